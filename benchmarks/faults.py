@@ -61,7 +61,7 @@ def step_times(steps: int, rounds: int) -> None:
     from detrain.adapters.api import Settings
     from detrain.adapters.tensorflow.adapter import TensorFlow
     from detrain.adapters.tensorflow.faults.graph_sites import Sites
-    from detrain.adapters.tensorflow.faults.injector import ArmedSwitch, InjectionPoint
+    from detrain.adapters.tensorflow.faults.injector import ArmedSwitch, TensorFlowInjectionPoint
     from detrain.faults.drawing import draw_injection
     from detrain.faults.models import model_named
     from detrain.faults.plan import trial_rng
@@ -113,7 +113,9 @@ def step_times(steps: int, rounds: int) -> None:
     sites._counts = False
     gate = ArmedSwitch()
     points = {
-        site.name.partition("/")[2]: InjectionPoint([draw_injection(site, model_named("RD"), 0, trial_rng(0, number))], gate)
+        site.name.partition("/")[2]: TensorFlowInjectionPoint(
+            [draw_injection(site, model_named("RD"), 0, trial_rng(0, number))], gate
+        )
         for number, site in enumerate(known)
     }
     bare = made()

@@ -271,7 +271,7 @@ class Weights:
     """The big state, of which there is none."""
 
     def fingerprint(self) -> bytes:
-        """See `detrain.runtime.ranks.watcher.Source`."""
+        """See `detrain.runtime.ranks.watcher.BigState`."""
         return b""
 
     def save(self, folder: Path) -> None:

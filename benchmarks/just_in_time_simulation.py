@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from detrain.runtime.ranks import machine as m
-from detrain.runtime.ranks.vote import Point, Vote
+from detrain.runtime.ranks.vote import StatePoint, Vote
 from detrain.runtime.ranks.wire import Beat, File, pack
 
 PER_NODE = 8
@@ -122,7 +122,7 @@ class Simulation:
             return
         for action in self.machines[rank].step(event, self.now):
             self._do(rank, action)
-        if self.machines[rank].state in {m.State.SAVE, m.State.SEAL, m.State.ENDED}:
+        if self.machines[rank].state in {m.Stage.SAVE, m.Stage.SEAL, m.Stage.ENDED}:
             self.agreed.setdefault(rank, self.now)
 
     def _do(self, rank: int, action: m.Action) -> None:
@@ -185,7 +185,7 @@ class Simulation:
     def _vote(self, rank: int) -> Vote:
         """All small states of its node, at the four points that a rank keeps."""
         first = rank - rank % PER_NODE
-        points = tuple(sorted(Point(step, step, kind) for step in (STEPS - 1, STEPS) for kind in ("c", "d")))  # type: ignore[arg-type]
+        points = tuple(sorted(StatePoint(step, step, kind) for step in (STEPS - 1, STEPS) for kind in ("c", "d")))  # type: ignore[arg-type]
         return Vote(STEPS, bytes(16), tuple((owner, points) for owner in range(first, min(first + PER_NODE, self.world))))
 
 

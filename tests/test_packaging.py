@@ -5,6 +5,8 @@ Processes, as an installation is one: an environment of its own, which borrows t
 
 from __future__ import annotations
 
+import ast
+import collections
 import datetime
 import importlib.util
 import re
@@ -150,3 +152,13 @@ def test_the_version_of_a_release_stands_once_in_each_of_its_files_and_is_the_sa
         assert release.with_version(changed, pattern, VERSION) == text
     with pytest.raises(release.RefusedError, match="no version"):
         release.numbers("1.2")
+
+
+def test_the_name_of_a_class_stands_for_one_class() -> None:
+    """A name in two rooms makes a reader ask which of them is meant."""
+    files = collections.defaultdict(list)
+    for path in (ROOT / "detrain").rglob("*.py"):
+        for statement in ast.parse(path.read_text()).body:
+            if isinstance(statement, ast.ClassDef):
+                files[statement.name].append(path.relative_to(ROOT).as_posix())
+    assert {name: places for name, places in files.items() if len(places) > 1} == {}

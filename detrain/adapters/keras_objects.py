@@ -87,7 +87,7 @@ def values_on_jax(value: Any) -> list[tuple[str, Any]]:
     return found
 
 
-class Losses(Protocol):
+class StepLosses(Protocol):
     """The losses of which gradients were taken."""
 
     def has_loss(self) -> bool:
@@ -102,7 +102,7 @@ class KerasSeries(StepSeries):
     `fit` has called.
     """
 
-    def __init__(self, backend: str, losses: Losses, at_begin: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, backend: str, losses: StepLosses, at_begin: Callable[[], object] = lambda: None) -> None:
         self._backend, self._losses, self._at_begin = backend, losses, at_begin
         self._before: Sums = {}
         """The totals and counts at the end of the step before."""

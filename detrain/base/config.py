@@ -14,7 +14,7 @@ import msgspec
 
 from detrain.base.options import Options, TraceOptions
 from detrain.base.structure import Structure
-from detrain.base.timing import Parts
+from detrain.base.timing import StartParts
 
 VARIABLE: Final = "DETRAIN_SESSION"
 RESTARTED: Final = "DETRAIN_GUARD_RUN"
@@ -174,7 +174,7 @@ class Config(Options, frozen=True, kw_only=True):
     """The rank of this process; None outside of a job."""
     checks_as_read: bool = False
     """Whether the arrays of `stations` are still unread: damage in them comes to light only as the state is set."""
-    start: Parts | None = None
+    start: StartParts | None = None
     """The times of the start's parts up to here; None without `--timing`."""
 
     def hand_over(self) -> str:

@@ -24,7 +24,7 @@ _processor = functools.partial(time.clock_gettime, time.CLOCK_PROCESS_CPUTIME_ID
 clocks here are the real ones."""
 
 
-class Parts(msgspec.Struct):
+class StartParts(msgspec.Struct):
     """Seconds of wall clock and of processor time by the name of the part, in the order in which the parts began."""
 
     took_s: dict[str, tuple[float, float]]
@@ -43,22 +43,22 @@ class Parts(msgspec.Struct):
         return before
 
 
-_running: Final[list[Parts]] = []
+_running: Final[list[StartParts]] = []
 
 
 def begin(name: str) -> None:
     """Begin to take times; all time since the process was started counts for the part `name`."""
     ticks = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) if os.path.exists("/proc/self/stat") else 0.0
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK") if ticks else _processor()
-    _running[:] = [Parts({}, name, (_wall() - age_s, 0.0))]
+    _running[:] = [StartParts({}, name, (_wall() - age_s, 0.0))]
 
 
-def so_far() -> Parts | None:
+def so_far() -> StartParts | None:
     """Return the times to hand to the process that replaces this one; None if none are taken."""
     return _running[0] if _running else None
 
 
-def go_on(parts: Parts | None) -> None:
+def go_on(parts: StartParts | None) -> None:
     """Go on with the times from `so_far`."""
     _running[:] = [parts] if parts is not None else []
 

@@ -28,7 +28,7 @@ from detrain.python.outside.change_log import Changes
 from detrain.python.process.environment import compare, variables
 from detrain.store import Catalogue, Entry, Meta, read_meta
 from detrain.store.catalogue import INFO_NAME, link
-from detrain.store.chronicle import Chronicle, Event, Saved, Started
+from detrain.store.chronicle import CheckpointSaved, Chronicle, Event, Started
 from detrain.store.job_home import ranks_of
 from detrain.store.journal import read_batches
 
@@ -264,19 +264,19 @@ def _median(values: list[float]) -> float:
 def costs(run: PastRun) -> Costs:
     """Return the seconds for the program's start, and for a step: there the median over pairs of checkpoints."""
     events = Catalogue(run.home).chronicle(run.program.name, run.number).events()
-    told = [event for event in events if isinstance(event, Started | Saved)]
+    told = [event for event in events if isinstance(event, Started | CheckpointSaved)]
     steps = [each for pair in itertools.pairwise(told) if (each := _step_s(*pair)) is not None]
     step_s = _median(steps) if steps else None
     starts = [
         saved.at - start.at - saved.batches_done * (step_s or 0)
         for start, saved in itertools.pairwise(told)
-        if isinstance(start, Started) and isinstance(saved, Saved) and not start.since
+        if isinstance(start, Started) and isinstance(saved, CheckpointSaved) and not start.since
     ]
     return Costs(start_s=max(starts[0], 0.0) if starts and step_s is not None else None, step_s=step_s)
 
 
 def _step_s(one: Event, other: Event) -> float | None:
     """Return the seconds for a step between two checkpoints of one process; None if the events are no such pair."""
-    if not (isinstance(one, Saved) and isinstance(other, Saved)) or other.batches_done <= one.batches_done:
+    if not (isinstance(one, CheckpointSaved) and isinstance(other, CheckpointSaved)) or other.batches_done <= one.batches_done:
         return None
     return (other.at - one.at) / (other.batches_done - one.batches_done)

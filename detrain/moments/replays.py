@@ -13,7 +13,7 @@ from typing import Final
 
 from detrain.base.cursor import Address, Cursor
 from detrain.base.errors import StoreError, UsageError
-from detrain.campaign.engine.api import Engine, Lease
+from detrain.campaign.engine.api import Engine, TrialLease
 from detrain.moments.additions_since import Added
 from detrain.moments.past_run import address_of
 from detrain.python.process.environment import for_runs_of_ours, settings_here
@@ -102,15 +102,15 @@ class _Commands:
     folder: Path
     known: dict[str, list[str]] = field(default_factory=dict)
 
-    def command(self, lease: Lease, _shard: str) -> list[str]:
+    def command(self, lease: TrialLease, _shard: str) -> list[str]:
         """Return the command of a stretch."""
         return self.known[lease.identity]
 
-    def log(self, lease: Lease) -> Path:
+    def log(self, lease: TrialLease) -> Path:
         """Return the file for output before a stretch begins."""
         return self.folder / f"{lease.identity}.log"
 
-    def waits(self, _lease: Lease) -> bool:
+    def waits(self, _lease: TrialLease) -> bool:
         """Return whether the worker only waits: it never does."""
         return False
 
@@ -144,7 +144,7 @@ class Replays:
             self._commands.known[identity] = command
             running[identity] = replay
             done.append(replay)
-            self._engine.submit(Lease(identity, ()))
+            self._engine.submit(TrialLease(identity, ()))
         while running:
             self._take(running)
         for replay in done:

@@ -25,7 +25,7 @@ from detrain.launcher import own_ranks
 from detrain.launcher.resume_point import require_same_program
 from detrain.moments.past_run import PastRun, address_of
 from detrain.python.process.environment import for_runs_of_ours
-from detrain.runtime.observers.moment_asked import Found, Moment, Prompt
+from detrain.runtime.observers.moment_asked import AskedMoment, Found, Prompt
 from detrain.verify.work_folder import copy_folder, place_like
 
 _PAUSE_S: Final = 0.05
@@ -33,7 +33,7 @@ _GRACE_S: Final = 10.0
 """How long the rank that is to stop at the cursor may go on after another rank has failed."""
 
 
-def run_up_to(moment: Moment, run: PastRun, command: Sequence[str], work: Path, answers: Path) -> tuple[int, str]:
+def run_up_to(moment: AskedMoment, run: PastRun, command: Sequence[str], work: Path, answers: Path) -> tuple[int, str]:
     """Run a command that runs a program again, in the folder `work`, until the moment is over. Return its exit status
     and its text on stderr; the text is empty if stderr is the terminal.
 
@@ -127,7 +127,7 @@ def stand(
     EnvironmentChanged if the program or the environment is another one, UsageError if the program does not reach the
     batch, or `when` cannot be evaluated.
     """
-    moment = Moment(
+    moment = AskedMoment(
         at=at,
         until=until or (list(run.batches)[-1] if when else at),
         when=when,
@@ -147,7 +147,7 @@ def stand(
     return found
 
 
-def _go_to(moment: Moment, run: PastRun) -> Stand:
+def _go_to(moment: AskedMoment, run: PastRun) -> Stand:
     at, before = moment.at, run.before(moment.at)
     if not before:  # a run that goes on from a checkpoint compares program, environment and batches itself
         require_same_program(run.recorded, run.program, run.arguments)
@@ -182,7 +182,7 @@ def _require_no_error(found: Stand, when: str) -> None:
         raise UsageError(f"--when {when!r} fails {where}: {last.error}", "see the names there: detrain at CURSOR PROGRAM")
 
 
-def _narrowed(moment: Moment, run: PastRun) -> Moment:
+def _narrowed(moment: AskedMoment, run: PastRun) -> AskedMoment:
     """Return the moment with its range narrowed, by bisection, around the step at which its expression first becomes
     true and then stays so. Trials evaluate it one step after checkpoints: a step binds the names that it may read.
     """
@@ -204,7 +204,7 @@ def _narrowed(moment: Moment, run: PastRun) -> Moment:
     return msgspec.structs.replace(moment, at=at, until=until)
 
 
-def _explain(status: int, said: str, moment: Moment) -> None:
+def _explain(status: int, said: str, moment: AskedMoment) -> None:
     """Raise an error that says why the run did not reach a cursor."""
     at = moment.at
     reason = last_printed(said)

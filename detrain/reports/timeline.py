@@ -17,7 +17,7 @@ from detrain.guard.detector import read_log
 from detrain.python.process.environment import compare
 from detrain.store import Catalogue
 from detrain.store.catalogue import parse_name
-from detrain.store.chronicle import Ended, Event, Saved, Started
+from detrain.store.chronicle import CheckpointSaved, Ended, Event, Started
 from detrain.store.job_home import jobs_in, ranks_of
 from detrain.store.journal import read_batches
 from detrain.store.lock import holder_of
@@ -41,7 +41,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """True if its file still exists."""
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True):
+class RunProcess(msgspec.Struct, frozen=True, kw_only=True):
     """One process of a run."""
 
     pid: int
@@ -65,7 +65,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     program: str
     run: int
     rank: int | None
-    processes: list[Process]
+    processes: list[RunProcess]
     alarms: list[dict[str, Any]]
     batches: int
     """Number of batches on record."""
@@ -106,7 +106,7 @@ def _timeline(folder: Path, program: str, rank: int | None) -> Timeline:
     )
 
 
-def _processes(folder: Path, program: str, events: Sequence[Event]) -> list[Process]:
+def _processes(folder: Path, program: str, events: Sequence[Event]) -> list[RunProcess]:
     starts = [number for number, each in enumerate(events) if isinstance(each, Started)]
     found, before = [], None
     for number, until in itertools.zip_longest(starts, starts[1:]):
@@ -114,7 +114,7 @@ def _processes(folder: Path, program: str, events: Sequence[Event]) -> list[Proc
         assert isinstance(start, Started)
         own = events[number:until]
         end = next((each for each in own if isinstance(each, Ended) and each.pid == start.pid), None)
-        saved = [each for each in own if isinstance(each, Saved)]
+        saved = [each for each in own if isinstance(each, CheckpointSaved)]
         if end is not None:
             how = end.how or "ended"
         elif isinstance(following, Started):
@@ -123,7 +123,7 @@ def _processes(folder: Path, program: str, events: Sequence[Event]) -> list[Proc
             how = "running" if holder_of(folder, program) == start.pid else "killed"
         since = parse_name(Path(start.since))
         found.append(
-            Process(
+            RunProcess(
                 pid=start.pid,
                 host=start.host,
                 started=start.at,
@@ -138,7 +138,7 @@ def _processes(folder: Path, program: str, events: Sequence[Event]) -> list[Proc
     return found
 
 
-def _checkpoint(folder: Path, saved: Saved) -> Checkpoint:
+def _checkpoint(folder: Path, saved: CheckpointSaved) -> Checkpoint:
     entry, path = parse_name(Path(saved.name)), folder / saved.name
     cursor, cut = (str(entry.cursor), entry.cursor.cut) if entry is not None else (saved.name, "")
     return Checkpoint(cursor, cut, saved.at, saved.size_bytes, saved.took_s, saved.batches_done, saved.loss, path.is_file())

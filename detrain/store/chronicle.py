@@ -57,7 +57,7 @@ class Started(msgspec.Struct, frozen=True, tag="start", tag_field="kind", omit_d
     """Versions and settings that can change a result's bits."""
 
 
-class Saved(msgspec.Struct, frozen=True, tag="checkpoint", tag_field="kind", omit_defaults=True):
+class CheckpointSaved(msgspec.Struct, frozen=True, tag="checkpoint", tag_field="kind", omit_defaults=True):
     """A checkpoint has been written."""
 
     at: float
@@ -89,7 +89,7 @@ class Timed(msgspec.Struct, frozen=True, tag="timing", tag_field="kind"):
     """For each part of the start: its seconds by wall clock, and of processor time."""
 
 
-Event = Source | Started | Timed | Saved | Ended
+Event = Source | Started | Timed | CheckpointSaved | Ended
 now = functools.partial(time.clock_gettime, time.CLOCK_REALTIME)
 """The real time: detrain may give the program another one."""
 _EVENT = msgspec.json.Decoder(Event)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from detrain.base.errors import CampaignStopped
-from detrain.campaign.engine.api import Lease, Work, WorkerEnded
+from detrain.campaign.engine.api import TrialLease, Work, WorkerEnded
 from detrain.campaign.engine.driver import Driver
 from detrain.campaign.engine.ledger import Ledger, Ledgers
 from tests.campaign.test_stop_at import PLAN, campaign
@@ -21,12 +21,12 @@ class Deadly:
 
     def __init__(self, folder: Path, *, in_trials: bool) -> None:
         self._folder, self._in_trials = folder, in_trials
-        self._held: list[Lease] = []
+        self._held: list[TrialLease] = []
 
     def start(self, work: Work) -> None:
         """There is nothing to start."""
 
-    def submit(self, lease: Lease) -> None:
+    def submit(self, lease: TrialLease) -> None:
         """Hold it."""
         self._held.append(lease)
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from detrain.base.errors import CampaignStopped
-from detrain.campaign.engine.api import Lease
+from detrain.campaign.engine.api import TrialLease
 from detrain.campaign.engine.slurm_jobs import SlurmJobs
 
 
@@ -18,10 +18,10 @@ class Work:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def command(self, _lease: Lease, _shard: str) -> list[str]:
+    def command(self, _lease: TrialLease, _shard: str) -> list[str]:
         return ["true"]
 
-    def log(self, _lease: Lease) -> Path:
+    def log(self, _lease: TrialLease) -> Path:
         return self._folder / "log"
 
 
@@ -37,5 +37,5 @@ def test_a_job_that_slurm_does_not_take_stops_the_campaign_with_its_words(tmp_pa
     engine.start(cast("Any", Work(tmp_path)))
 
     with pytest.raises(CampaignStopped, match="Slurm takes no job: Requested time limit is invalid"):
-        engine.submit(Lease("1-1", [0]))
+        engine.submit(TrialLease("1-1", [0]))
     engine.stop()

@@ -10,8 +10,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from detrain.campaign.engine.api import Lease, Work, WorkerEnded
-from detrain.campaign.engine.driver import Driver, Progress, StopAt
+from detrain.campaign.engine.api import TrialLease, Work, WorkerEnded
+from detrain.campaign.engine.driver import CampaignProgress, Driver, StopAt
 from detrain.campaign.engine.header import Campaign
 from detrain.campaign.engine.ledger import Ledger, Ledgers
 from detrain.faults.population.trial_row import TrialRow
@@ -31,14 +31,14 @@ class Made:
 
     def __init__(self, folder: Path, rows: Sequence[TrialRow]) -> None:
         self._folder, self._rows = folder, rows
-        self._held: list[Lease] = []
+        self._held: list[TrialLease] = []
         self.most: list[int] = []
         """The highest number of each lease."""
 
     def start(self, work: Work) -> None:
         """There is nothing to start."""
 
-    def submit(self, lease: Lease) -> None:
+    def submit(self, lease: TrialLease) -> None:
         """Hold it."""
         self._held.append(lease)
         self.most.append(max(lease.numbers))
@@ -62,7 +62,7 @@ def campaign(folder: Path) -> Campaign:
     return Campaign(folder, cast(Any, header), cast(Any, subject), PLAN, cast(Any, None))
 
 
-def run(folder: Path, half_width: float | None) -> tuple[Progress, Made]:
+def run(folder: Path, half_width: float | None) -> tuple[CampaignProgress, Made]:
     engine = Made(folder, ROWS)
     stop_at = StopAt(half_width, 0.95) if half_width is not None else None
     return Driver(campaign(folder), engine, lambda _progress: None, stop_at=stop_at).run(), engine

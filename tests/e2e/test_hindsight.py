@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from detrain.base.errors import AdditionChanges, AnotherProgram, Diverged, StoreError
-from detrain.campaign.engine.api import Lease
+from detrain.campaign.engine.api import TrialLease
 from detrain.campaign.engine.local import Local
 from detrain.launcher.program import Program
 from detrain.moments.hindsight import Span, hindsight
@@ -409,7 +409,7 @@ def test_an_engine_of_campaigns_runs_the_same(run: Path, bare: Callable[[str], R
 
 def test_a_worker_that_does_not_see_the_folder_is_said(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Elsewhere(Local):
-        def submit(self, lease: Lease) -> None:
+        def submit(self, lease: TrialLease) -> None:
             self._work.known[lease.identity][4] = str(tmp_path / "there")  # type: ignore[attr-defined]
             super().submit(lease)
 

@@ -14,11 +14,11 @@ from detrain.adapters.api import Settings
 from detrain.adapters.tensorflow.adapter import TensorFlow
 from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
 from detrain.adapters.tensorflow.faults.graph_sites import Sites
-from detrain.adapters.tensorflow.faults.injector import InjectionPoint
+from detrain.adapters.tensorflow.faults.injector import TensorFlowInjectionPoint
 from detrain.faults.experiment import BITS, Injection
 from detrain.python.process.random_streams import Streams
 
-INJECTORS: list[InjectionPoint] = []
+INJECTORS: list[TensorFlowInjectionPoint] = []
 A = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
 B = np.array([[1, -2, 3], [4, 5, -6], [-7, 8, 9], [2, 2, 2]], np.float32)
 IMAGE = np.arange(64, dtype=np.float32).reshape(1, 4, 4, 4) % 7 - 3
@@ -105,7 +105,7 @@ def main() -> None:
         eager.injector.arm(0)
         faulty = results(function, variables)
         eager.end()
-        INJECTORS[:] = [InjectionPoint(hits[1:])]
+        INJECTORS[:] = [TensorFlowInjectionPoint(hits[1:])]
 
         @tf.function
         def compiled(function: Any = function) -> Any:

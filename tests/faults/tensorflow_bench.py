@@ -9,12 +9,12 @@ from detrain.adapters.api import Settings
 from detrain.adapters.tensorflow.adapter import TensorFlow
 from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
 from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
-from detrain.adapters.tensorflow.faults.injector import InjectionPoint
+from detrain.adapters.tensorflow.faults.injector import TensorFlowInjectionPoint
 from detrain.faults.experiment import Injection
 from detrain.faults.sites import Site
 from detrain.python.process.random_streams import Streams
 
-Injector = InjectionPoint | EagerInjector
+Injector = TensorFlowInjectionPoint | EagerInjector
 
 
 def without_function(name: str) -> str:
@@ -30,7 +30,7 @@ class Bench:
     def __init__(self, key: Callable[[str], str] = without_function, *, has_digests: bool = False) -> None:
         TensorFlow(Settings(0, 1), Streams())
         self._key = key
-        self._placed: dict[str, list[InjectionPoint]] = {}
+        self._placed: dict[str, list[TensorFlowInjectionPoint]] = {}
         self.sites = Sites(self._points, counts=True, has_digests=has_digests)
 
     def _points(self, name: str, _replica: int) -> list[Replacer]:
@@ -56,7 +56,7 @@ class Bench:
         if how == "eager":
             injector = self.sites.eager.injector = EagerInjector(list(injections))
         else:
-            injector = InjectionPoint(list(injections))
+            injector = TensorFlowInjectionPoint(list(injections))
             self._placed.setdefault(self._key(site.name), []).append(injector)
         injector.select(injections[-1])
         return injector

@@ -12,18 +12,18 @@ from detrain.base.errors import StoreError
 from detrain.cli import main
 from detrain.reports.timeline import page_of, rows_of, timelines
 from detrain.store import Catalogue
-from detrain.store.chronicle import Chronicle, Ended, Event, Saved, Source, Started
+from detrain.store.chronicle import CheckpointSaved, Chronicle, Ended, Event, Source, Started
 from detrain.store.journal import Journal
 
 EPOCH_1, EPOCH_2, END = "train-r1-p0-e00001-e000000.h5", "train-r1-p0-e00002-e000000.h5", "train-r1-p0-e00003-z000000.h5"
 KILLED_AND_RESUMED: list[Event] = [
     Source("train.py", "0" * 32, "x = 1\n"),
     Started(1000.0, 7, "here", environment={"torch": "2.13"}),
-    Saved(1010.0, EPOCH_1, 1234, 0.5, 5, 0.25),
-    Saved(1020.0, EPOCH_2, 1235, 0.25, 10, 0.125),
+    CheckpointSaved(1010.0, EPOCH_1, 1234, 0.5, 5, 0.25),
+    CheckpointSaved(1020.0, EPOCH_2, 1235, 0.25, 10, 0.125),
     Started(1100.0, 9, "here", since=EPOCH_2, environment={"torch": "2.14"}),
     Started(1101.0, 9, "here", since=EPOCH_2, environment={"torch": "2.14"}),
-    Saved(1111.0, END, 1236, 0.25, 15, float("nan")),
+    CheckpointSaved(1111.0, END, 1236, 0.25, 15, float("nan")),
     Ended(1112.0, 9),
 ]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from detrain.base.cursor import Address
 from detrain.runtime.observers.moment import MomentReached
-from detrain.runtime.observers.moment_asked import Moment
+from detrain.runtime.observers.moment_asked import AskedMoment
 from detrain.runtime.observers.observers import VerifyObserver
 from detrain.runtime.observers.verify_hooks import VerifyPlan
 
@@ -47,7 +47,7 @@ def test_one_that_looks_hears_of_the_first_and_of_powers_of_two(has_looked: bool
 @given(ADDRESSES, ADDRESSES)
 def test_one_that_stands_at_a_step_hears_of_it_and_of_all_behind(at: Address, here: Address) -> None:
     unknown: Any = None
-    reached = MomentReached(Moment(at=at, until=at), unknown, int)
+    reached = MomentReached(AskedMoment(at=at, until=at), unknown, int)
     ahead = [(*here[:2], batch) for batch in range(here[2], 100)]
 
     assert reached.next_body(here) == next((each[2] for each in ahead if each >= at), sys.maxsize)

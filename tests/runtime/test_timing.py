@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from detrain.base import messages, timing
-from detrain.base.timing import Parts
+from detrain.base.timing import StartParts
 
 
 @pytest.fixture(name="clock")
@@ -15,7 +15,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0, 5.0]
     monkeypatch.setattr(timing, "_wall", lambda: now[0])
     monkeypatch.setattr(timing, "_processor", lambda: now[1])
-    monkeypatch.setattr(timing, "_running", [Parts({}, "start", (98.0, 4.0))])
+    monkeypatch.setattr(timing, "_running", [StartParts({}, "start", (98.0, 4.0))])
     return now
 
 
@@ -54,7 +54,7 @@ def test_the_next_process_goes_on_where_the_first_was(clock: list[float], monkey
     timing.enter("start of detrain in the process")
     handed = msgspec.json.encode(timing.so_far())
     _pass(clock, 3, 1)
-    timing.go_on(msgspec.json.decode(handed, type=Parts))
+    timing.go_on(msgspec.json.decode(handed, type=StartParts))
 
     assert timing.finish() == {"start": (2, 1), "start of detrain in the process": (3, 1)}
 

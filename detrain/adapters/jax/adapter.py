@@ -20,7 +20,7 @@ from detrain.adapters.jax.faults.instruments import JaxInstruments
 from detrain.adapters.jax.guard import AdamDecays, JaxNorms, JaxRollback
 from detrain.adapters.jax.leaves import NAME, JaxLeaves, JaxRules
 from detrain.adapters.jax.named_arrays import NamedArrays
-from detrain.adapters.jax.processes import Processes
+from detrain.adapters.jax.processes import JaxProcesses
 from detrain.adapters.jax.traces import EagerControl, Traces
 from detrain.adapters.jax.updates import JaxUpdates
 from detrain.base.digest import Array
@@ -40,7 +40,7 @@ class Jax(Adapter):
     def __init__(self, settings: Settings, _streams: Streams) -> None:
         self._settings = settings
         self.rules = JaxRules()
-        self._processes = Processes(settings)
+        self._processes = JaxProcesses(settings)
         self._meshes: str | None = None
         self._updates = JaxUpdates(settings.on_update)
         self._traces, self._watched = Traces(self._fail), set[str]()

@@ -21,7 +21,7 @@ from detrain.python.process.settings import leave_libc_out
 _PARTS: Final = "the program trains over processes of JAX, of which each has shards of its own"
 
 
-class Processes:
+class JaxProcesses:
     """The part of the adapter that knows about other processes."""
 
     def __init__(self, settings: Settings) -> None:

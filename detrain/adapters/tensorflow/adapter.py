@@ -29,7 +29,7 @@ from detrain.adapters.tensorflow.data.datasets import Datasets
 from detrain.adapters.tensorflow.data.file_contents import watch_contents, watch_files
 from detrain.adapters.tensorflow.data.iterator_positions import NoPosition
 from detrain.adapters.tensorflow.faults.instruments import TensorFlowInstruments
-from detrain.adapters.tensorflow.faults.memory import Memory
+from detrain.adapters.tensorflow.faults.memory import VariableMemory
 from detrain.adapters.tensorflow.guard.norms import TensorFlowNorms
 from detrain.adapters.tensorflow.keras.fit import FIT, FitInstrument, is_of_fit
 from detrain.adapters.tensorflow.keras.weights_files import KerasWeights
@@ -115,7 +115,7 @@ class TensorFlow(Adapter):
         )
         self._instruments = None
         if settings.experiment is not None:
-            self._instruments = TensorFlowInstruments(settings.experiment, Memory(self.variables, births))
+            self._instruments = TensorFlowInstruments(settings.experiment, VariableMemory(self.variables, births))
             settings.experiment.attach(self._instruments)
             rollback.is_compared = True
         self._keras = Keras(

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 
-class Lease(msgspec.Struct, frozen=True):
+class TrialLease(msgspec.Struct, frozen=True):
     """Numbers of trials that one worker does, one process after another."""
 
     identity: str
@@ -19,7 +19,7 @@ class Lease(msgspec.Struct, frozen=True):
 class WorkerEnded(msgspec.Struct, frozen=True):
     """Event: a worker has ended, with or without all of its lease; its ledger holds the trials that it has done."""
 
-    lease: Lease
+    lease: TrialLease
     shard: str
     """The name of its ledger."""
     status: int
@@ -31,13 +31,13 @@ class WorkerEnded(msgspec.Struct, frozen=True):
 class Work(Protocol):
     """Gives an engine the command with which to start a worker."""
 
-    def command(self, lease: Lease, shard: str) -> list[str]:
+    def command(self, lease: TrialLease, shard: str) -> list[str]:
         """Write the lease, and return the command of a worker that does it."""
 
-    def log(self, lease: Lease) -> Path:
+    def log(self, lease: TrialLease) -> Path:
         """Return the file for the worker's stderr."""
 
-    def waits(self, lease: Lease) -> bool:
+    def waits(self, lease: TrialLease) -> bool:
         """Return whether the worker only waits for trials that take long, so that another can begin."""
 
 
@@ -51,7 +51,7 @@ class Engine(Protocol):
     def start(self, work: Work) -> None:
         """Take the work from which leases are started."""
 
-    def submit(self, lease: Lease) -> None:
+    def submit(self, lease: TrialLease) -> None:
         """Start a worker on a lease: there is a free slot."""
 
     def events(self) -> Iterator[WorkerEnded]:

@@ -16,7 +16,7 @@ from detrain.base import messages
 from detrain.base.errors import CampaignStopped, HomeInUse, StoreError, last_printed
 from detrain.campaign import full_disk
 from detrain.campaign.batch_of_trials import left_running
-from detrain.campaign.engine.api import Engine, Lease, WorkerEnded
+from detrain.campaign.engine.api import Engine, TrialLease, WorkerEnded
 from detrain.campaign.engine.header import Campaign
 from detrain.campaign.engine.ledger import Ledger, Ledgers
 from detrain.campaign.engine.rows import crash_row, told_row
@@ -47,7 +47,7 @@ _DRIVER: Final = "driver"
 _LOOKS_S: Final = 1.0
 
 
-class Progress(msgspec.Struct, frozen=True):
+class CampaignProgress(msgspec.Struct, frozen=True):
     """The progress of a campaign."""
 
     count: int
@@ -99,7 +99,9 @@ class StopAt(msgspec.Struct, frozen=True):
         return Looks(count, self.confidence)
 
 
-def progress_of(campaign: Campaign, seconds: float = 0.0, before: int = 0, numbers: Sequence[int] | None = None) -> Progress:
+def progress_of(
+    campaign: Campaign, seconds: float = 0.0, before: int = 0, numbers: Sequence[int] | None = None
+) -> CampaignProgress:
     """Return a campaign's progress; `before`: trials that were known at the driver's start, `seconds` ago.
 
     `numbers`: the wanted trials, if these are not all.
@@ -107,7 +109,7 @@ def progress_of(campaign: Campaign, seconds: float = 0.0, before: int = 0, numbe
     ledgers = Ledgers(campaign.ledgers, campaign.plan.digest)
     wanted = frozenset(range(campaign.plan.count) if numbers is None else numbers)
     known, unfired = len(wanted & ledgers.known()), len(wanted & ledgers.unfired().keys())
-    return Progress(len(wanted), known - unfired, unfired, ledgers.shares(), seconds, max(known - before, 0))
+    return CampaignProgress(len(wanted), known - unfired, unfired, ledgers.shares(), seconds, max(known - before, 0))
 
 
 def lease_size(trials: int, slots: int) -> int:
@@ -127,7 +129,7 @@ class Driver:
         self,
         campaign: Campaign,
         engine: Engine,
-        tell: Callable[[Progress], None],
+        tell: Callable[[CampaignProgress], None],
         *,
         how: How | None = None,
         stop_at: StopAt | None = None,
@@ -142,7 +144,7 @@ class Driver:
         self._in_vain = 0
         self._began, self._before, self._told = time.monotonic(), 0, 0.0
 
-    def run(self) -> Progress:
+    def run(self) -> CampaignProgress:
         """Run the campaign to its end, or to a planned look at which its result is precise enough.
 
         Raises HomeInUse if another driver runs it, CampaignStopped, StoreError.
@@ -150,7 +152,7 @@ class Driver:
         with full_disk.told(self._campaign.folder):
             return self._run()
 
-    def _run(self) -> Progress:
+    def _run(self) -> CampaignProgress:
         folder = self._campaign.folder
         try:
             hold(folder, _DRIVER)
@@ -180,7 +182,7 @@ class Driver:
         size = lease_size(len(missing), self._engine.slots)
         inside = ordered(self._campaign, missing)
         waiting = [inside[start : start + size] for start in range(0, len(inside), size)]
-        running: dict[str, Lease] = {}
+        running: dict[str, TrialLease] = {}
         while waiting or running:
             while waiting and len(running) < self._engine.slots:
                 lease = self._lease(waiting.pop(0))
@@ -193,9 +195,9 @@ class Driver:
                     waiting.insert(0, rest)
             self._look()
 
-    def _lease(self, numbers: Sequence[int]) -> Lease:
+    def _lease(self, numbers: Sequence[int]) -> TrialLease:
         self._leases += 1
-        return Lease(f"{os.getpid()}-{self._leases}", numbers)
+        return TrialLease(f"{os.getpid()}-{self._leases}", numbers)
 
     def _take(self, ended: WorkerEnded) -> list[int]:
         """Handle the end of a worker: return the numbers that are left of its lease."""
@@ -270,11 +272,11 @@ class Driver:
     def _ledger(self, name: str) -> Ledger:
         return Ledger(self._campaign.ledgers / f"{name}.sqlite", self._campaign.plan.digest)
 
-    def _look(self, *, is_due: bool = False) -> Progress:
+    def _look(self, *, is_due: bool = False) -> CampaignProgress:
         now = time.monotonic()
         if is_due or now - self._told > _LOOKS_S:
             self._told = now
             progress = progress_of(self._campaign, now - self._began, self._before, self._numbers)
             self._tell(progress)
             return progress
-        return Progress(self._campaign.plan.count, 0, 0, {})
+        return CampaignProgress(self._campaign.plan.count, 0, 0, {})

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import IO, Final
 
 from detrain.base.child_processes import dying_with_this
-from detrain.campaign.engine.api import Lease, Work, WorkerEnded
+from detrain.campaign.engine.api import TrialLease, Work, WorkerEnded
 
 _POLL_S: Final = 0.05
 _SAID: Final = 12
@@ -21,7 +21,7 @@ class Local:
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
-        self._running: dict[int, tuple[Lease, subprocess.Popen[bytes], IO[bytes]]] = {}
+        self._running: dict[int, tuple[TrialLease, subprocess.Popen[bytes], IO[bytes]]] = {}
 
     @property
     def slots(self) -> int:
@@ -32,7 +32,7 @@ class Local:
         """Take the work from which leases are started."""
         self._work = work
 
-    def submit(self, lease: Lease) -> None:
+    def submit(self, lease: TrialLease) -> None:
         """Start a worker on a lease."""
         slot = next(slot for slot in itertools.count() if slot not in self._running)
         command = self._work.command(lease, _shard(slot))

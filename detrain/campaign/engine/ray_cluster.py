@@ -11,7 +11,7 @@ from typing import Any
 
 from detrain.base.child_processes import dying_with_this
 from detrain.base.errors import CampaignStopped, UsageError
-from detrain.campaign.engine.api import Lease, Work, WorkerEnded
+from detrain.campaign.engine.api import TrialLease, Work, WorkerEnded
 
 _WAIT_S = 0.2
 _SAID = 12
@@ -59,7 +59,7 @@ class RayCluster:
         except (ConnectionError, ray.exceptions.RayError, RuntimeError, ValueError) as error:
             raise CampaignStopped(f"no Ray cluster at {where}: {error}", "see that it runs, then run again") from error
         self._idle: list[tuple[str, Any]] = []
-        self._running: dict[Any, tuple[Lease, str, Any]] = {}
+        self._running: dict[Any, tuple[TrialLease, str, Any]] = {}
         self._made = 0
         host, _, port = str(ray.get_runtime_context().gcs_address).rpartition(":")
         self._control = host.strip("[]"), int(port)
@@ -71,7 +71,7 @@ class RayCluster:
         """Take the work from which leases are started."""
         self._work = work
 
-    def submit(self, lease: Lease) -> None:
+    def submit(self, lease: TrialLease) -> None:
         """Start a worker on a lease."""
         shard, actor = self._idle.pop() if self._idle else self._actor()
         settings = {name: os.environ[name] for name in _KEPT if name in os.environ}

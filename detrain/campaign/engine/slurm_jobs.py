@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from detrain.base.errors import CampaignStopped, UsageError
-from detrain.campaign.engine.api import Lease, Work, WorkerEnded
+from detrain.campaign.engine.api import TrialLease, Work, WorkerEnded
 
 _POLL_S: Final = 1.0
 _SAID: Final = 12
@@ -51,13 +51,13 @@ class SlurmJobs:
         except RuntimeError as error:
             raise CampaignStopped(f"no Slurm here: {error}", "run it where `srun` is, or with another --engine") from error
         self._executor.update_parameters(timeout_min=minutes, cpus_per_task=1, name="detrain")
-        self._running: dict[str, tuple[Lease, str, Any]] = {}
+        self._running: dict[str, tuple[TrialLease, str, Any]] = {}
 
     def start(self, work: Work) -> None:
         """Take the work from which leases are started."""
         self._work = work
 
-    def submit(self, lease: Lease) -> None:
+    def submit(self, lease: TrialLease) -> None:
         """Submit a job for a lease."""
         shard = f"job-{lease.identity}"
         names = ("DETRAIN_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONPATH")

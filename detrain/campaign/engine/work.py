@@ -13,7 +13,7 @@ import msgspec
 
 from detrain.campaign import full_disk
 from detrain.campaign.batch_of_trials import in_order
-from detrain.campaign.engine.api import Lease
+from detrain.campaign.engine.api import TrialLease
 from detrain.campaign.engine.header import Campaign, load
 from detrain.campaign.engine.ledger import Ledger
 from detrain.campaign.engine.rows import Rows
@@ -72,7 +72,7 @@ class DetrainWork(msgspec.Struct, frozen=True):
     folder: Path
     how: How
 
-    def command(self, lease: Lease, shard: str) -> list[str]:
+    def command(self, lease: TrialLease, shard: str) -> list[str]:
         """Write the lease, and return the command of a worker that does it."""
         path = self._path(lease, "json")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,21 +80,21 @@ class DetrainWork(msgspec.Struct, frozen=True):
         options = [*([] if self.how.in_one else ["--engine", "process"]), *([] if self.how.ends_early else ["--no-early-end"])]
         return [sys.executable, "-m", "detrain", "campaign", "work", *options, str(self.folder), str(path), shard]
 
-    def log(self, lease: Lease) -> Path:
+    def log(self, lease: TrialLease) -> Path:
         """Return the file for a worker's stderr."""
         return self._path(lease, "stderr")
 
-    def waits(self, lease: Lease) -> bool:
+    def waits(self, lease: TrialLease) -> bool:
         """Return whether the worker only waits for trials that take long."""
         return self._path(lease, _WAITS[1:]).is_file()
 
-    def forget(self, lease: Lease) -> None:
+    def forget(self, lease: TrialLease) -> None:
         """Delete the files of a lease that is over."""
         for suffix in ("json", "stderr", _WAITS[1:]):
             with contextlib.suppress(FileNotFoundError):
                 self._path(lease, suffix).unlink()
 
-    def _path(self, lease: Lease, suffix: str) -> Path:
+    def _path(self, lease: TrialLease, suffix: str) -> Path:
         return self.folder / "leases" / f"{lease.identity}.{suffix}"
 
 

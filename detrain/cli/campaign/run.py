@@ -16,7 +16,7 @@ from detrain.cli.shared.options import Address, program_command
 from detrain.cli.shared.printing import console, print_json
 
 if TYPE_CHECKING:
-    from detrain.campaign.engine.driver import Progress
+    from detrain.campaign.engine.driver import CampaignProgress
     from detrain.campaign.engine.header import Campaign
 
 
@@ -93,7 +93,7 @@ def work(folder: Path, lease: Path, shard: str, engine_name: str, no_early_end: 
 
 
 @contextmanager
-def _shown(*, as_json: bool) -> Iterator[Callable[[Progress], None]]:
+def _shown(*, as_json: bool) -> Iterator[Callable[[CampaignProgress], None]]:
     """Show a progress bar if the output is a terminal; yield the function that updates it."""
     printer = console()
     if as_json or not printer.is_terminal:
@@ -105,23 +105,23 @@ def _shown(*, as_json: bool) -> Iterator[Callable[[Progress], None]]:
     with Bar(BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}"), console=printer) as bar:
         task = bar.add_task("", total=None, told="")
 
-        def tell(progress: Progress) -> None:
+        def tell(progress: CampaignProgress) -> None:
             bar.update(task, total=progress.count, completed=progress.done + progress.unfired, told=_told(progress))
 
         yield tell
 
 
-def _told(progress: Progress) -> str:
+def _told(progress: CampaignProgress) -> str:
     left = progress.left_s
     rate = f"{progress.rate:,.0f}/h" + (f", {left / 3600:.1f} h left" if left is not None and left > 0 else "")
     most = sorted(progress.shares.items(), key=lambda pair: -pair[1])[:3]
     return "; ".join([rate, *(f"{name} {count / max(progress.done, 1):.1%}" for name, count in most)])
 
 
-_Phase = tuple["Campaign", "Progress"]
+_Phase = tuple["Campaign", "CampaignProgress"]
 
 
-def _say(campaign: Campaign, progress: Progress, second: _Phase | None, *, as_json: bool, has_digest: bool) -> None:
+def _say(campaign: Campaign, progress: CampaignProgress, second: _Phase | None, *, as_json: bool, has_digest: bool) -> None:
     if as_json:
         parts = _parts(campaign, progress, has_digest=has_digest)
         more = {} if second is None else {"second": _parts(*second, has_digest=has_digest)}
@@ -138,7 +138,7 @@ def _say(campaign: Campaign, progress: Progress, second: _Phase | None, *, as_js
         _say_phase(*second, has_digest=has_digest)
 
 
-def _parts(campaign: Campaign, progress: Progress, *, has_digest: bool) -> dict[str, object]:
+def _parts(campaign: Campaign, progress: CampaignProgress, *, has_digest: bool) -> dict[str, object]:
     return {
         "count": progress.count,
         "done": progress.done,
@@ -158,7 +158,7 @@ def _digest(campaign: Campaign) -> str:
     return Ledgers(campaign.ledgers, campaign.plan.digest).digest()
 
 
-def _say_phase(campaign: Campaign, progress: Progress, *, has_digest: bool) -> None:
+def _say_phase(campaign: Campaign, progress: CampaignProgress, *, has_digest: bool) -> None:
     missing = progress.count - progress.done - progress.unfired
     click.echo(f"{progress.done:,} of {progress.count:,} trials are done" + (f", {missing:,} missing" if missing else ""))
     if progress.unfired:

@@ -13,7 +13,7 @@ from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.encoding import Encoding
 from detrain.python.codec.kind import NONE, Form, define
 from detrain.python.codec.tensors import array_in_memory
-from detrain.python.inspect.object_graph import ABSENT, LARGE_BYTES, Item, Node, Span, shown
+from detrain.python.inspect.object_graph import ABSENT, LARGE_BYTES, Item, MemorySpan, Node, shown
 
 
 def encode_ndarray(encoding: Encoding, number: int, value: Array, path: str) -> Node:
@@ -27,7 +27,7 @@ def encode_ndarray(encoding: Encoding, number: int, value: Array, path: str) -> 
         return encoding.encode_opaque(number, value, path)
     if not is_view or dtype_name(owner.dtype) is None:
         if not encoding.collects:
-            encoding.spans.append(Span(*bounds_of(value), number, path, value, is_foreign=lies_in_other_class(value)))
+            encoding.spans.append(MemorySpan(*bounds_of(value), number, path, value, is_foreign=lies_in_other_class(value)))
         return encoding.encode_array("ndarray", value, value, path)
     if id(owner) in encoding.numbers or owner.nbytes <= max(16 * value.nbytes, LARGE_BYTES):
         return encode_view(encoding, value, path)

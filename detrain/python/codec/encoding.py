@@ -34,9 +34,9 @@ from detrain.python.inspect.object_graph import (
     MAX_DEPTH,
     WITH_VARIABLES,
     Item,
+    MemorySpan,
     Node,
     SharedTensor,
-    Span,
     deep_calls,
     is_item,
     is_plain,
@@ -121,7 +121,7 @@ class Encoding(ABC):
         """Numbers of the memories that tensors share, by their identity."""
         self.made_parameters: list[object] = []
         """Parameters that the loop has made."""
-        self.spans: list[Span] = []
+        self.spans: list[MemorySpan] = []
         """The address ranges of these memories and of arrays: NumPy's and a framework's may share memory."""
         self.asked: list[tuple[int, object, str]] = []
         """Objects whose classes report the objects' state themselves."""

@@ -17,7 +17,7 @@ from detrain.python.codec.kind import define
 from detrain.python.codec.recipes import RECIPES, describe, make_again
 from detrain.python.codec.strangers import encode_stranger
 from detrain.python.inspect.names import type_name
-from detrain.python.inspect.object_graph import ABSENT, Node, Span
+from detrain.python.inspect.object_graph import ABSENT, MemorySpan, Node
 from detrain.python.inspect.progress import place_of, position
 from detrain.python.inspect.tables import TABLES, become, is_large, make_table, table_parts
 
@@ -27,7 +27,7 @@ _WEAK: Final = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.
 def encode_made(encoding: Encoding, number: int, value: Any, path: str) -> Node:
     """Encode an object by its parts; as a stranger, if it cannot be made again from them."""
     if type(value) in (bytearray, array.array) and not encoding.collects:
-        encoding.spans.append(Span(*bounds_of(np.frombuffer(value, np.uint8)), number, path, is_foreign=True))
+        encoding.spans.append(MemorySpan(*bounds_of(np.frombuffer(value, np.uint8)), number, path, is_foreign=True))
     node = _encode_described(encoding, value, path)
     if node is None:
         return encode_stranger(encoding, number, value, path)

@@ -18,7 +18,7 @@ from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.encoding import Encoding
 from detrain.python.codec.kind import Form, define
 from detrain.python.inspect.names import type_name
-from detrain.python.inspect.object_graph import ABSENT, LARGE_BYTES, Item, Node, SharedTensor, Span, is_array, shown
+from detrain.python.inspect.object_graph import ABSENT, LARGE_BYTES, Item, MemorySpan, Node, SharedTensor, is_array, shown
 
 
 def encode_shared(encoding: Encoding, value: Any, shared: SharedTensor, path: str) -> Node:
@@ -34,7 +34,7 @@ def encode_shared(encoding: Encoding, value: Any, shared: SharedTensor, path: st
         encoding.nodes[number] = encoding.encode_memory(shared, path)
         if not encoding.collects:
             start, size = encoding.hooks.tensors_of(shared.owner).span(shared.memory)
-            encoding.spans.append(Span(start, start + size, number, path, memory=shared))
+            encoding.spans.append(MemorySpan(start, start + size, number, path, memory=shared))
     elif not encoding.collects:
         _widen(encoding, number, shared, *shared.extent)
     if shared.loss and not encoding.collects:
@@ -93,7 +93,7 @@ def join_memories(encoding: Encoding) -> None:
     spans = sorted(
         (each for each in encoding.spans if each.end > each.start), key=lambda each: (each.start, -each.end, _rank(each))
     )
-    outer = Span(0, 0, 0, "")
+    outer = MemorySpan(0, 0, 0, "")
     inner: dict[int, Node] = {}
     for span in spans:
         if span.start >= outer.end:
@@ -124,7 +124,7 @@ def join_memories(encoding: Encoding) -> None:
     _clear_unseen(encoding)
 
 
-def _stays(encoding: Encoding, span: Span) -> bool:
+def _stays(encoding: Encoding, span: MemorySpan) -> bool:
     """Return whether a memory is as it was when the loop was entered: it stays then as the process has it."""
     node: Any = encoding.nodes[span.number]
     kept = None if span.memory is None else _as_it_was(encoding, span.memory, *node.data[:2])
@@ -154,7 +154,7 @@ def _drop(encoding: Encoding, number: int, node: Node) -> None:
     encoding.nodes[number] = node
 
 
-def _rank(span: Span) -> int:
+def _rank(span: MemorySpan) -> int:
     """Return a sort key: of a memory and an array that lie in one place, the memory is the outer one."""
     return 0 if span.array is None else 1
 

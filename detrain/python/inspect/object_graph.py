@@ -111,7 +111,7 @@ class SharedTensor(msgspec.Struct, frozen=True):
     """Whether it has gradients and was not computed from other tensors."""
 
 
-class Span(NamedTuple):
+class MemorySpan(NamedTuple):
     """The addresses of a memory of tensors, or of an array, in this process."""
 
     start: int

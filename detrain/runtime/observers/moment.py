@@ -20,7 +20,7 @@ from detrain.base.dtypes import dtype_name
 from detrain.base.errors import UsageError
 from detrain.base.npz import write_npz
 from detrain.python.inspect.names import type_name
-from detrain.runtime.observers.moment_asked import Found, Moment, Shown
+from detrain.runtime.observers.moment_asked import AskedMoment, Found, Shown
 from detrain.runtime.observers.prompts import open_prompt
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ _MOST_SHOWN: Final = 4
 
 
 class MomentReached:
-    """Answers the questions of a `Moment` about the state before a body."""
+    """Answers the questions of a `AskedMoment` about the state before a body."""
 
-    def __init__(self, moment: Moment, adapters: Adapters, count: Callable[[], int]) -> None:
+    def __init__(self, moment: AskedMoment, adapters: Adapters, count: Callable[[], int]) -> None:
         """`count` returns how many batches of the run have been loaded."""
         self._moment, self._adapters, self._count = moment, adapters, count
         self._unbound = ""

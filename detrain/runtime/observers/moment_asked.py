@@ -15,7 +15,7 @@ Prompt = Literal["pdb", "shell", "debugpy"]
 """The prompt at which the user can look around at a step."""
 
 
-class Moment(msgspec.Struct, frozen=True, kw_only=True):
+class AskedMoment(msgspec.Struct, frozen=True, kw_only=True):
     """The moment at which a run is to stop, and the questions about it."""
 
     at: Address
@@ -39,7 +39,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """File (.npz) for the shown values that are arrays, numbers or text, by their place in the answer."""
 
     @classmethod
-    def of_environment(cls) -> Moment | None:
+    def of_environment(cls) -> AskedMoment | None:
         """Return the moment at which this process is to stop, if there is one."""
         text = os.environ.get(MOMENT, "")
         return msgspec.json.decode(text, type=cls) if text else None

@@ -24,7 +24,7 @@ from detrain.python.loaders.strategy import RunningLoop
 from detrain.python.loaders.unchanged import Reads
 from detrain.runtime.observers.experiment_run import StepLine
 from detrain.runtime.observers.trials_in_process import EQUAL, TrialsInProcess
-from detrain.runtime.rollback.ring import Moment, Ring, StateAtCut, is_same
+from detrain.runtime.rollback.ring import HeldMoment, Ring, StateAtCut, is_same
 from detrain.runtime.state.whole_state import WholeState
 
 _CHANGED: Final = "a step has changed something that the loader reads"
@@ -132,7 +132,7 @@ class Rewind(Ring):
 
     # Back.
 
-    def at_cut(self, cursor: Cursor, batches_done: int, source: object = None, frame: FrameType | None = None) -> Moment | None:
+    def at_cut(self, cursor: Cursor, batches_done: int, source: object = None, frame: FrameType | None = None) -> HeldMoment | None:
         """Go back if the trial is over; return the moment to go on from, else None."""
         is_here = False
         if frame is not None and source is not None and self._moments and self._moments[0].is_here(source, frame):
@@ -175,7 +175,7 @@ class Rewind(Ring):
         self._set_baseline(baseline)
         return True
 
-    def go_back(self, source: object, frame: FrameType) -> Moment:
+    def go_back(self, source: object, frame: FrameType) -> HeldMoment:
         """Put the state of the moment back, wherever behind it the loop is."""
         if self._moments and self._moments[0].is_here(source, frame):
             self._next = len(self._moments)  # also keeps the loads that were not handed out again this time
@@ -254,7 +254,7 @@ class Rewind(Ring):
             return
         first = self._moments[0]
         if first.way is None and first.is_here(source, frame):
-            self._moments.append(Moment(address, batches_done, weakref.ref(source), id(frame), first.state))
+            self._moments.append(HeldMoment(address, batches_done, weakref.ref(source), id(frame), first.state))
             self._next = len(self._moments) - 1
 
     def load(self, frame: FrameType) -> object:

@@ -29,7 +29,7 @@ messages without a failure grows with the number of ranks, and not with its squa
 _RING: Final = 2
 
 
-class State(enum.Enum):
+class Stage(enum.Enum):
     """The place of a rank in the protocol."""
 
     RUN = "run"
@@ -173,7 +173,7 @@ class Machine(msgspec.Struct):
     near: frozenset[int]
     """The ranks that this rank watches all the time."""
     timing: Timing = msgspec.field(default_factory=Timing)
-    state: State = State.RUN
+    state: Stage = Stage.RUN
     view: View = msgspec.field(default_factory=View)
     why: str = ""
     heard: dict[int, float] = {}
@@ -194,7 +194,7 @@ class Machine(msgspec.Struct):
 
     def step(self, event: Event, now: float) -> list[Action]:
         """Take in an event at a time (monotonic, in seconds), and return the actions to do, in this order."""
-        if self.state is State.ENDED:
+        if self.state is Stage.ENDED:
             return []
         self._out, self._now = [], max(now, self._now)
         match event:
@@ -240,7 +240,7 @@ class Machine(msgspec.Struct):
         if now - self._beaten >= timing.beat_s:
             self._beaten = now
             self._send(self.near, Beat())
-        if self.state is not State.RUN and now - self._beaten_far >= timing.silence_s / 4:
+        if self.state is not Stage.RUN and now - self._beaten_far >= timing.silence_s / 4:
             self._beaten_far = now
             self._send(self._watched() - self.near, Beat())
         watched = self._watched()
@@ -248,14 +248,14 @@ class Machine(msgspec.Struct):
             self.heard.setdefault(rank, now)
         silent = sorted(rank for rank in watched if now - self.heard[rank] > timing.silence_s)
         self._lose(silent, f"nothing heard for {timing.silence_s:g} s", is_fenced=True)
-        if self.state is State.SAVE and self._is_chief() and now - self._saving_since > timing.save_s:
+        if self.state is Stage.SAVE and self._is_chief() and now - self._saving_since > timing.save_s:
             late = min(self._awaited)
             self._renew(self.view.failing(late), f"rank {late} has not written its part in {timing.save_s:g} s")
 
     def _watched(self) -> frozenset[int]:
         """Return the ranks that this rank watches now: it would notice their silence."""
         watched = set(self.near)
-        if self.state is not State.RUN:
+        if self.state is not Stage.RUN:
             watched |= self._living() if self._is_chief() else {self.chief}
         return frozenset(watched - {self.rank} - self.finished - set(self.view.dead))
 
@@ -273,10 +273,10 @@ class Machine(msgspec.Struct):
                 self._meet(rank, view, why)
             case Ballot(view, why, vote):
                 self._meet(rank, view, why)
-                if self.state is not State.ENDED and rank not in self.view.dead:
+                if self.state is not Stage.ENDED and rank not in self.view.dead:
                     self._cast(rank, view, vote)
             case Decided(view, decision):
-                if view == self.view and self.state is State.VOTE:
+                if view == self.view and self.state is Stage.VOTE:
                     self._obey(decision)
             case Written(view, files):
                 self._saved(rank, view, files)
@@ -284,7 +284,7 @@ class Machine(msgspec.Struct):
                 self._end(None, text, speaks=False)
             case Bye():
                 self.finished.add(rank)
-                if self.state is not State.RUN:
+                if self.state is not Stage.RUN:
                     self._end(None, f"{self.why}; rank {rank} had finished its work, so nothing was saved", speaks=self._is_chief())
             case Beat():
                 pass
@@ -295,7 +295,7 @@ class Machine(msgspec.Struct):
             self._end(None, f"rank {rank} counts this rank as dead ({why})", speaks=True)
             return
         joined = self.view.joined(view)
-        if joined != self.view or self.state is State.RUN:
+        if joined != self.view or self.state is Stage.RUN:
             self._renew(joined, why, learned=view if joined == view else None)
         elif view != joined:
             self._send([rank], Call(self.view, self.why))  # the other rank's view is behind
@@ -306,7 +306,7 @@ class Machine(msgspec.Struct):
         lost = sorted(set(ranks) - set(self.view.dead) - self.finished - {self.rank})
         if not lost:
             return
-        if self.finished and self.state is State.RUN:
+        if self.finished and self.state is Stage.RUN:
             self.finished.update(lost)  # they ended after the work was done: there is nothing to save
             return
         for rank in lost:
@@ -315,7 +315,7 @@ class Machine(msgspec.Struct):
         self._renew(self.view.without(*lost), f"rank{'s' if len(lost) > 1 else ''} {named}: {why}")
 
     def _trouble(self, why: str) -> None:
-        if self.state is not State.RUN:
+        if self.state is not Stage.RUN:
             return
         if self.finished:
             self._end(None, f"rank {self.rank}: {why}; another rank had finished its work, so nothing was saved", speaks=True)
@@ -323,21 +323,21 @@ class Machine(msgspec.Struct):
         self._renew(self.view, f"rank {self.rank}: {why}")
 
     def _finish(self) -> None:
-        if self.state is State.RUN:
+        if self.state is Stage.RUN:
             self._send(self.near, Bye())
-            self.state = State.ENDED
+            self.state = Stage.ENDED
 
     # Rounds.
 
     def _renew(self, view: View, why: str, *, learned: View | None = None) -> None:
         """Begin the round of a view. `learned`: the view, if another rank has sent it and sends it to others itself."""
-        if self.state is State.ENDED or (view == self.view and self.state is not State.RUN):
+        if self.state is Stage.ENDED or (view == self.view and self.state is not Stage.RUN):
             return
         for rank in view.dead:
             if rank not in self.view.dead and not any(isinstance(each, Drop) and each.rank == rank for each in self._out):
                 self._out.append(Drop(rank, is_fenced=True))
         self.why = self.why or why
-        self.view, self.state = view, State.FREEZE
+        self.view, self.state = view, Stage.FREEZE
         self._decision, self._votes, self._written = None, {}, []
         self._awaited = set(self._living())
         self._out.append(TakeVote(view))
@@ -347,9 +347,9 @@ class Machine(msgspec.Struct):
             self._send(self.near | {self.chief}, Call(view, self.why))
 
     def _voted(self, view: View, vote: Vote) -> None:
-        if view != self.view or self.state is not State.FREEZE:
+        if view != self.view or self.state is not Stage.FREEZE:
             return
-        self.state = State.VOTE
+        self.state = Stage.VOTE
         if not self._is_chief():
             self._send([self.chief], Ballot(view, self.why, vote))
         self._cast(self.rank, view, vote)
@@ -359,26 +359,26 @@ class Machine(msgspec.Struct):
             return  # that rank's view is behind, and it has been told so
         self._votes[rank] = vote
         self._awaited.discard(rank)
-        if self._awaited or self.state is not State.VOTE or not self._is_chief():
+        if self._awaited or self.state is not Stage.VOTE or not self._is_chief():
             return
         living = self._living()
         found = decide(self._votes, self.world, self.view.unable)
         if isinstance(found, NoPoint):
             self.why = f"{self.why}; {found.reason}"
-            self.state = State.SEAL
+            self.state = Stage.SEAL
             self._out.append(Seal(self.view, None, (), self.why))
         else:
             self._send(living, Decided(self.view, found))
             self._obey(found)
 
     def _obey(self, decision: Decision) -> None:
-        self.state, self._decision, self._saving_since = State.SAVE, decision, self._now
+        self.state, self._decision, self._saving_since = Stage.SAVE, decision, self._now
         self._awaited = set(decision.all_writers())
         if self.rank in self._awaited:
             self._out.append(Write(self.view, decision))
 
     def _saved(self, rank: int, view: View, files: tuple[File, ...]) -> None:
-        if view != self.view or self.state is not State.SAVE:
+        if view != self.view or self.state is not Stage.SAVE:
             return
         if not self._is_chief():
             self._send([self.chief], Written(view, files))
@@ -386,19 +386,19 @@ class Machine(msgspec.Struct):
         self._awaited.discard(rank)
         self._written.extend(files)
         if not self._awaited:
-            self.state = State.SEAL
+            self.state = Stage.SEAL
             every = tuple(sorted(self._written, key=lambda file: file.path))
             self._out.append(Seal(view, self._decision, every, self.why))
 
     def _not_saved(self, reason: str) -> None:
-        if self.state is State.SEAL and self.rank in self.view.unable:  # no rank is left that can write
+        if self.state is Stage.SEAL and self.rank in self.view.unable:  # no rank is left that can write
             self.why = f"{self.why}; no checkpoint can be looked for ({reason})"
             self._sealed(self.view, None)
         else:
             self._renew(self.view.failing(self.rank), f"rank {self.rank} cannot write ({reason})")
 
     def _sealed(self, view: View, committed: str | None) -> None:
-        if committed is None and (view != self.view or self.state is not State.SEAL):
+        if committed is None and (view != self.view or self.state is not Stage.SEAL):
             return  # a new round has begun meanwhile
         self._send(self._living(), Over(committed, self.why))
         self._end(committed, self.why, speaks=True)
@@ -417,7 +417,7 @@ class Machine(msgspec.Struct):
             self._out.append(Send(ranks, message))
 
     def _end(self, committed: str | None, text: str, *, speaks: bool) -> None:
-        self.state = State.ENDED
+        self.state = Stage.ENDED
         self._out.append(EndProcess(committed, text, speaks))
 
 

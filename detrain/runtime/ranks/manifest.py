@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 import xxhash
 
-from detrain.runtime.ranks.vote import Decision, Point
+from detrain.runtime.ranks.vote import Decision, StatePoint
 from detrain.runtime.ranks.wire import File, View
 from detrain.store.atomic_file import sync_folder
 
@@ -38,8 +38,8 @@ class CommitManifest(msgspec.Struct, frozen=True):
     incarnation: str
     round: str
     world: int
-    point: Point
-    base: Point
+    point: StatePoint
+    base: StatePoint
     dead: tuple[int, ...]
     why: str
     extra: bytes
@@ -63,7 +63,7 @@ class FoundCheckpoint(msgspec.Struct, frozen=True):
         """The folder that the framework's side wrote."""
         return self.folder / self.manifest.round / "big"
 
-    def small(self, rank: int, point: Point) -> bytes:
+    def small(self, rank: int, point: StatePoint) -> bytes:
         """Return the small state of a rank at a point: `manifest.point`, or `manifest.base`."""
         return (self.folder / self.manifest.round / _small_name(rank, point)).read_bytes()
 
@@ -74,7 +74,7 @@ def folder_of(home: Path, incarnation: str) -> Path:
 
 
 def write_part(
-    folder: Path, view: View, decision: Decision, rank: int, small: Callable[[int, Point], bytes], save: Callable[[Path], None]
+    folder: Path, view: View, decision: Decision, rank: int, small: Callable[[int, StatePoint], bytes], save: Callable[[Path], None]
 ) -> tuple[File, ...]:
     """Write this rank's part of a decision, and flush it to the disk. Raises OSError, and the errors of `save`."""
     place = folder / view.name
@@ -175,7 +175,7 @@ def _checked(folder: Path, job: str, world: int) -> CommitManifest:
     return manifest
 
 
-def _small_name(rank: int, point: Point) -> str:
+def _small_name(rank: int, point: StatePoint) -> str:
     return f"small-{rank}-{point.name}"
 
 

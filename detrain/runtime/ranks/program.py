@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
-from detrain.runtime.ranks.vote import Point
+from detrain.runtime.ranks.vote import StatePoint
 
 _LOCKED_S: Final = 0.5
 """The watcher waits this long for the program's thread to release the lock: that takes some microseconds, unless a
@@ -30,20 +30,20 @@ class ProgramThread:
 
     # The program's thread.
 
-    def cut(self, publish: Callable[[Point], None]) -> None:
+    def cut(self, publish: Callable[[StatePoint], None]) -> None:
         """Publish at a cut; also when frozen, as long as no vote has been cast, because it gives a newer point."""
         with self._condition:
             if not self._is_closed:
-                publish(Point(self.steps, self._cuts, "c"))
+                publish(StatePoint(self.steps, self._cuts, "c"))
                 self._cuts += 1
         if self.is_frozen:
             self.park()
 
-    def enter(self, publish: Callable[[Point], None], wait: Callable[[int], int | None]) -> int:
+    def enter(self, publish: Callable[[StatePoint], None], wait: Callable[[int], int | None]) -> int:
         """Publish at the entry of a step, and pass the gate; return the number on which all ranks agreed there."""
         with self._condition:
             if not self.is_frozen:
-                publish(Point(self.steps, self._cuts - 1, "d"))
+                publish(StatePoint(self.steps, self._cuts - 1, "d"))
         agreed = None if self.is_frozen else wait(self.steps)
         with self._condition:
             self.in_step = agreed is not None and not self.is_frozen

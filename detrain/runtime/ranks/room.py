@@ -24,8 +24,8 @@ from detrain.runtime.ranks.processes import SigtermPipe, this_node, this_process
 from detrain.runtime.ranks.program import ProgramThread
 from detrain.runtime.ranks.rendezvous import Peer, Store
 from detrain.runtime.ranks.slots import HeldSlots, OwnSlots, buddy_of
-from detrain.runtime.ranks.vote import Point
-from detrain.runtime.ranks.watcher import Leave, RankFiles, Source, Watcher
+from detrain.runtime.ranks.vote import StatePoint
+from detrain.runtime.ranks.watcher import BigState, Leave, RankFiles, Watcher
 from detrain.runtime.ranks.wire import Ready, Small
 
 
@@ -59,7 +59,7 @@ class RankMember:
     """One rank of a job, from the meeting with the others to `finish`. All methods are for the program's own thread."""
 
     def __init__(
-        self, setup: Setup, store: Store, source: Source, *, steps: int = 0, cuts: int = 0, leave: Leave = watching.leave
+        self, setup: Setup, store: Store, source: BigState, *, steps: int = 0, cuts: int = 0, leave: Leave = watching.leave
     ) -> None:
         """Meet the other ranks. `steps`, `cuts`: how many the program has done before. Raises RanksApart, OSError."""
         rank, world, self._setup = setup.rank, setup.world, setup
@@ -164,7 +164,7 @@ class RankMember:
             self._sigterm.undo()
         self._mesh.close()
 
-    def _publish(self, point: Point, small: bytes) -> None:
+    def _publish(self, point: StatePoint, small: bytes) -> None:
         self._slots.publish(point, small)
         if self._buddy is not None:
             self._mesh.send(self._buddy, Small(point, small))

@@ -16,7 +16,7 @@ from typing import Final, Literal, cast
 
 import xxhash
 
-from detrain.runtime.ranks.vote import Point
+from detrain.runtime.ranks.vote import StatePoint
 
 SLOTS: Final = 8
 _MAGIC: Final = b"dtslots1"
@@ -28,7 +28,7 @@ _FIRST_CAPACITY: Final = 1 << 16
 _ALL: Final = 1 << 62
 
 
-def kept(points: Iterable[Point]) -> set[Point]:
+def kept(points: Iterable[StatePoint]) -> set[StatePoint]:
     """Return the points that a vote can still ask for, as ranks are at most one step apart.
 
     For the last two steps, these are the entries, the cuts that they rest on, and each step's first cut, which every
@@ -51,11 +51,11 @@ class OwnSlots:
 
     def __init__(self, folder: Path, rank: int, incarnation: bytes) -> None:
         self._path, self._incarnation = _path(folder, rank), incarnation
-        self._taken: dict[Point, int] = {}
+        self._taken: dict[StatePoint, int] = {}
         self._number = 0
         self._make(_FIRST_CAPACITY, {})
 
-    def publish(self, point: Point, state: bytes) -> None:
+    def publish(self, point: StatePoint, state: bytes) -> None:
         """Keep the state in a slot whose state no vote can ask for."""
         if len(state) > self._capacity:
             self._make(2 * len(state), dict(self._states()))
@@ -63,7 +63,7 @@ class OwnSlots:
         self._taken = {each: slot for each, slot in self._taken.items() if each in keep and each != point}
         self._put(min(set(range(SLOTS)) - set(self._taken.values())), point, state)
 
-    def _put(self, slot: int, point: Point, state: bytes) -> None:
+    def _put(self, slot: int, point: StatePoint, state: bytes) -> None:
         at = _offset(slot, self._capacity)
         self._map[at : at + 8] = bytes(8)
         self._map[at + _SLOT.size : at + _SLOT.size + len(state)] = state
@@ -73,13 +73,13 @@ class OwnSlots:
         self._map[at : at + 8] = head[:8]
         self._taken[point] = slot
 
-    def _states(self) -> Iterator[tuple[Point, bytes]]:
+    def _states(self) -> Iterator[tuple[StatePoint, bytes]]:
         for point, slot in self._taken.items():
             at = _offset(slot, self._capacity)
             length = _SLOT.unpack_from(self._map, at)[4]
             yield point, self._map[at + _SLOT.size : at + _SLOT.size + length]
 
-    def _make(self, capacity: int, states: dict[Point, bytes]) -> None:
+    def _make(self, capacity: int, states: dict[StatePoint, bytes]) -> None:
         """Make a new file with these states, which replaces the old one when it is complete."""
         temporary = self._path.with_name(f".{self._path.name}.tmp")
         temporary.unlink(missing_ok=True)
@@ -97,7 +97,7 @@ class OwnSlots:
         temporary.replace(self._path)
 
 
-def read_slots(folder: Path, rank: int, incarnation: bytes) -> dict[Point, bytes]:
+def read_slots(folder: Path, rank: int, incarnation: bytes) -> dict[StatePoint, bytes]:
     """Return the whole states in the file of a rank, be it dead or alive; none if they are from another run."""
     try:
         data = _path(folder, rank).read_bytes()
@@ -114,7 +114,7 @@ def read_slots(folder: Path, rank: int, incarnation: bytes) -> dict[Point, bytes
         number, steps, cut, kind, length, digest = _SLOT.unpack_from(data, at)
         if number == 0 or length > capacity or kind not in {b"c", b"d"}:
             continue
-        point = Point(steps, cut, cast(Literal["c", "d"], kind.decode()))
+        point = StatePoint(steps, cut, cast(Literal["c", "d"], kind.decode()))
         state = data[at + _SLOT.size : at + _SLOT.size + length]
         if _digest(point, state) == digest:
             states[point] = state
@@ -125,9 +125,9 @@ class HeldSlots:
     """The states that other ranks have sent to this rank, their buddy."""
 
     def __init__(self, owners: Iterable[int]) -> None:
-        self._states: dict[int, dict[Point, bytes]] = {owner: {} for owner in owners}
+        self._states: dict[int, dict[StatePoint, bytes]] = {owner: {} for owner in owners}
 
-    def put(self, owner: int, point: Point, state: bytes) -> None:
+    def put(self, owner: int, point: StatePoint, state: bytes) -> None:
         """Keep a state of a rank that has this rank as its buddy."""
         states = self._states.get(owner)
         if states is not None:
@@ -139,7 +139,7 @@ class HeldSlots:
         entered = (max((point.steps + 1 for point in states if point.kind == "d"), default=0) for states in self._states.values())
         return min(entered, default=_ALL)
 
-    def states(self) -> dict[int, dict[Point, bytes]]:
+    def states(self) -> dict[int, dict[StatePoint, bytes]]:
         """Return all states, by owner."""
         return dict(self._states)
 
@@ -161,5 +161,5 @@ def _offset(slot: int, capacity: int) -> int:
     return _ALIGN + slot * (-(-(_SLOT.size + capacity) // _ALIGN) * _ALIGN)
 
 
-def _digest(point: Point, state: bytes) -> bytes:
+def _digest(point: StatePoint, state: bytes) -> bytes:
     return xxhash.xxh3_128_digest(struct.pack("<qqc", point.steps, point.cut, point.kind.encode()) + state)

@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 
-class Point(msgspec.Struct, frozen=True, array_like=True, order=True):
+class StatePoint(msgspec.Struct, frozen=True, array_like=True, order=True):
     """A point at which a rank has published its small state. `steps`: number of steps done before it. `cut`: the number
     of its cut (for `d`, of the last cut before it).
     """
@@ -43,18 +43,18 @@ class Vote(msgspec.Struct, frozen=True, array_like=True):
     """Number of steps done."""
     state: bytes | None
     """Digest of the big state, or empty if none is taken; None if the big state is not that of a step's end."""
-    holds: tuple[tuple[int, tuple[Point, ...]], ...]
+    holds: tuple[tuple[int, tuple[StatePoint, ...]], ...]
     """The points of the small states that this rank can read, by owner: its own and others'."""
 
 
 class Decision(msgspec.Struct, frozen=True, array_like=True):
     """The decision to save the big state of `saver`, and the small states that `writers` write."""
 
-    point: Point
-    base: Point
+    point: StatePoint
+    base: StatePoint
     """The cut from which the program runs up to `point`; the point itself if that is a cut."""
     saver: int
-    writers: tuple[tuple[Point, tuple[int, ...]], ...]
+    writers: tuple[tuple[StatePoint, tuple[int, ...]], ...]
     """By point, for each rank, the rank that writes its small state."""
 
     def all_writers(self) -> frozenset[int]:
@@ -95,7 +95,7 @@ def decide(votes: Mapping[int, Vote], world: int, unable: Iterable[int] = ()) ->
     return NoPoint("; ".join(reasons))
 
 
-_StateHolders = dict[Point, dict[int, set[int]]]
+_StateHolders = dict[StatePoint, dict[int, set[int]]]
 """By point and owner, the ranks that can write the small state."""
 
 
@@ -117,7 +117,7 @@ def _saver(clean: Mapping[int, Vote], able: frozenset[int]) -> int | str:
     return min(candidates) if candidates else "no rank can write the state"
 
 
-def _point(holders: _StateHolders, done: int, world: int) -> tuple[Point, Point] | str:
+def _point(holders: _StateHolders, done: int, world: int) -> tuple[StatePoint, StatePoint] | str:
     """Return the newest point of a big state, and its base, or the reason why there is none."""
     fitting = sorted((point for point in holders if point.done == done), key=lambda point: (point.kind == "c", point), reverse=True)
     for point in fitting:
@@ -130,7 +130,7 @@ def _point(holders: _StateHolders, done: int, world: int) -> tuple[Point, Point]
     return f"after {done} steps, the small states of {_some_ranks(missing)} are lost"
 
 
-def _base(holders: _StateHolders, entry: Point) -> Point | None:
+def _base(holders: _StateHolders, entry: StatePoint) -> StatePoint | None:
     return next((point for point in holders if point.kind == "c" and point.cut == entry.cut), None)
 
 

@@ -35,7 +35,7 @@ from detrain.runtime.ranks.machine import (
     Seal,
     Sealed,
     Send,
-    State,
+    Stage,
     TakeVote,
     Tick,
     Trouble,
@@ -47,7 +47,7 @@ from detrain.runtime.ranks.mesh import ConnectionEnded, Mesh
 from detrain.runtime.ranks.processes import SigtermPipe
 from detrain.runtime.ranks.program import ProgramThread
 from detrain.runtime.ranks.slots import HeldSlots, read_slots
-from detrain.runtime.ranks.vote import Decision, Point, Vote
+from detrain.runtime.ranks.vote import Decision, StatePoint, Vote
 from detrain.runtime.ranks.wire import Ready, Small, View
 
 EXIT_CODE: Final = 138
@@ -64,7 +64,7 @@ _LAST_S: Final = 5.0
 """The last message may take this long: a program that hangs as it prints holds the stream."""
 
 
-class Source(Protocol):
+class BigState(Protocol):
     """The big state, on the framework's side. It is called in a thread of detrain, while the program's own thread rests
     or is blocked outside of a step.
     """
@@ -132,7 +132,7 @@ class Watcher(threading.Thread):
         held: HeldSlots,
         program: ProgramThread,
         pace: Pace,
-        source: Source,
+        source: BigState,
         place: RankFiles,
         sigterm: SigtermPipe | None,
         leave: Leave,
@@ -194,7 +194,7 @@ class Watcher(threading.Thread):
             os.eventfd_read(self._wake)
         while self._inbox:
             event = self._inbox.popleft()
-            self._is_own |= isinstance(event, Trouble) and self._machine.state is State.RUN
+            self._is_own |= isinstance(event, Trouble) and self._machine.state is Stage.RUN
             self._step(event)
         if self._sigterm is not None and self._sigterm.has_come():
             self._step(Trouble("SIGTERM"))
@@ -206,7 +206,7 @@ class Watcher(threading.Thread):
     def _step(self, event: Event) -> None:
         for action in self._machine.step(event, time.monotonic()):
             self._do(action)
-        if isinstance(event, Finish) and self._machine.state is State.ENDED:
+        if isinstance(event, Finish) and self._machine.state is Stage.ENDED:
             self._mesh.flush(1.0)
             self._is_over = True
 
@@ -234,7 +234,7 @@ class Watcher(threading.Thread):
             # Not if it is gone: the end of its connection shows that, after its last messages, as it may have finished.
             if rank in self._here and processes.rests(self._mesh.table.peers[rank].process) == "is stopped":
                 self._step(RankLost(rank, "the process is stopped", is_stopped=True))
-        if self._machine.state is State.RUN and (late := self._pace.late(time.monotonic())):
+        if self._machine.state is Stage.RUN and (late := self._pace.late(time.monotonic())):
             self._step(Trouble(late))
 
     def _vote_if_at_rest(self) -> None:
@@ -250,7 +250,7 @@ class Watcher(threading.Thread):
         """Vote without a big state if its digest takes too long, as on a lost device; the small states still count."""
         if self._vote_begun is not None and time.monotonic() - self._vote_begun[1] > self._machine.timing.vote_s:
             (view, _), self._vote_begun = self._vote_begun, None
-            if self._machine.state is State.FREEZE:
+            if self._machine.state is Stage.FREEZE:
                 self._work(lambda: Voted(view, self._vote(None)))
 
     def _end(self, end: EndProcess) -> None:
@@ -291,7 +291,7 @@ class Watcher(threading.Thread):
             holds.setdefault(rank, set()).update(states)
         return Vote(steps, state, tuple((rank, tuple(sorted(points))) for rank, points in sorted(holds.items()) if points))
 
-    def _small(self, rank: int, point: Point) -> bytes:
+    def _small(self, rank: int, point: StatePoint) -> bytes:
         states = read_slots(self._place.local, rank, self._incarnation) if rank in self._here else {}
         states = {**self._held.states().get(rank, {}), **states}
         if point not in states:

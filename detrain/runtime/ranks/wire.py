@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 import xxhash
 
-from detrain.runtime.ranks.vote import Decision, Point, Vote
+from detrain.runtime.ranks.vote import Decision, StatePoint, Vote
 
 _LONGEST_NAME: Final = 80
 
@@ -99,7 +99,7 @@ class Bye(msgspec.Struct, frozen=True, array_like=True, tag=6):
 class Small(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """A small state of the sender, for its buddy."""
 
-    point: Point
+    point: StatePoint
     state: bytes
 
 

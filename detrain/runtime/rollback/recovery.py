@@ -16,7 +16,7 @@ from detrain.base.errors import FaultPersists
 from detrain.guard.detector import DEPTH, Guard
 from detrain.python.process import children
 from detrain.runtime.rollback.ranks_together import RanksTogether
-from detrain.runtime.rollback.ring import Moment, Ring
+from detrain.runtime.rollback.ring import HeldMoment, Ring
 from detrain.runtime.state.whole_state import WholeState
 from detrain.store import Catalogue
 
@@ -50,7 +50,7 @@ class Recovery(Ring):
         self._said: set[str] = set()
         self._cursor, self._batches_done = Cursor(0, 0, 0), 0
 
-    def at_cut(self, cursor: Cursor, batches_done: int, source: object = None, frame: FrameType | None = None) -> Moment | None:
+    def at_cut(self, cursor: Cursor, batches_done: int, source: object = None, frame: FrameType | None = None) -> HeldMoment | None:
         """Have the guard look.
 
         On an alarm go back and return the moment to go on from, or start the process again from a checkpoint.

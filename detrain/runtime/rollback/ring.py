@@ -62,7 +62,7 @@ class _Load(msgspec.Struct, eq=False):
     fetched: list[list[Array]] = []
 
 
-class Moment(msgspec.Struct, eq=False):
+class HeldMoment(msgspec.Struct, eq=False):
     """One cut before a load."""
 
     address: Address
@@ -101,7 +101,7 @@ class Ring(ABC):
         self._depth, self._on_host = depth, on_host
         self.guard = guard
         self._whole, self._capture, self._adapters, self._streams = whole, whole.capture, whole.adapters, whole.streams
-        self._moments: list[Moment] = []
+        self._moments: list[HeldMoment] = []
         self._next = 0
         """Number of the moment of the next load; below the count of moments while steps are run again."""
         self._loading: list[Callable[[], Again]] = []
@@ -112,7 +112,7 @@ class Ring(ABC):
         """The obstacles to going back, since the loop was entered."""
 
     @abstractmethod
-    def at_cut(self, cursor: Cursor, batches_done: int, source: object = None, frame: FrameType | None = None) -> Moment | None:
+    def at_cut(self, cursor: Cursor, batches_done: int, source: object = None, frame: FrameType | None = None) -> HeldMoment | None:
         """Go back if it is time, and return the moment to go on from; else return None. May end the process."""
 
     @abstractmethod
@@ -146,7 +146,7 @@ class Ring(ABC):
         state = self._state(frame)
         if self._moments and not self.is_again:
             self._note_moves(self._moments[-1], state)
-        moment = Moment(
+        moment = HeldMoment(
             address,
             batches_done,
             weakref.ref(source),
@@ -222,7 +222,7 @@ class Ring(ABC):
 
     # Going back.
 
-    def go_back(self, source: Any, frame: FrameType) -> Moment:
+    def go_back(self, source: Any, frame: FrameType) -> HeldMoment:
         """Put the oldest moment's state back. Raises CannotGoBackError; then the process must not go on."""
         if not self._moments:
             raise CannotGoBackError("no step of this loop is behind it")
@@ -295,7 +295,7 @@ class Ring(ABC):
     def _note(self, *obstacles: str) -> None:
         self.obstacles += [each for each in dict.fromkeys(obstacles) if each not in self.obstacles]
 
-    def _note_moves(self, moment: Moment, now: StateAtCut | None) -> None:
+    def _note_moves(self, moment: HeldMoment, now: StateAtCut | None) -> None:
         """Note, as obstacles, the objects that the body has moved on: their positions cannot be set back."""
         self._note(*(reason for part in self._adapters.rollback for reason in part.irreversible()))
         for name, count in self._streams.drawn.items():

@@ -236,7 +236,7 @@ class JustInTime:
         self._ranks.finish()
         self._local.delete()
 
-    # For the watcher: see `detrain.runtime.ranks.watcher.Source`.
+    # For the watcher: see `detrain.runtime.ranks.watcher.BigState`.
 
     def fingerprint(self) -> bytes:
         """Return a digest of the shared arrays at the last cut that all ranks have passed."""

@@ -148,9 +148,9 @@ class Parts:
 
     def _moment_asked_for(self, now: Callable[[], int]) -> MomentReached | None:
         from detrain.runtime.observers.moment import MomentReached
-        from detrain.runtime.observers.moment_asked import Moment
+        from detrain.runtime.observers.moment_asked import AskedMoment
 
-        asked_for = Moment.of_environment()
+        asked_for = AskedMoment.of_environment()
         return MomentReached(asked_for, self.adapters, now) if asked_for is not None else None
 
     def _observers(self) -> Iterator[Observer]:

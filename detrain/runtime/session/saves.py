@@ -21,7 +21,7 @@ from detrain.base.options import Every
 from detrain.python.inspect.program_metrics import find_metric
 from detrain.store import Catalogue, Snapshot
 from detrain.store.background_writer import LARGE_BYTES, Writer
-from detrain.store.chronicle import Event, Saved, Started, now
+from detrain.store.chronicle import CheckpointSaved, Event, Started, now
 from detrain.store.job_home import complete_names
 from detrain.store.journal import Journal
 from detrain.store.lock import Lock
@@ -177,7 +177,7 @@ class Saves:
         self._catalogue.save(config.program, config.run, cursor, snapshot)
         path = self._catalogue.path(config.program, config.run, cursor)
         done = snapshot.meta.batches_done
-        self.note(Saved(now(), path.name, path.stat().st_size, round(now() - began, 6), done, loss))
+        self.note(CheckpointSaved(now(), path.name, path.stat().st_size, round(now() - began, 6), done, loss))
         self.has_checkpoint = True
         if not any(map(is_doubtful, snapshot.meta.not_captured)):
             self._stays = self._catalogue.path(config.program, config.run, cursor).name

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from detrain.runtime.ranks import machine as m
-from detrain.runtime.ranks.vote import Point, Vote
+from detrain.runtime.ranks.vote import StatePoint, Vote
 from detrain.runtime.ranks.wire import Bye, Call, File, View
 
 RANKS = st.integers(0, 3)
@@ -24,11 +24,11 @@ class Program:
 
     done: int = 0
     phase: str = "cut"
-    published: dict[Point, bool] = field(default_factory=dict)
+    published: dict[StatePoint, bool] = field(default_factory=dict)
 
     def publish(self, kind: Any) -> None:
         """Keep what a real rank keeps: the points of its last two steps."""
-        self.published[Point(self.done, self.done, kind)] = True
+        self.published[StatePoint(self.done, self.done, kind)] = True
         self.published = {point: True for point in self.published if point.steps >= self.done - 1}
 
 
@@ -71,7 +71,7 @@ class World(RuleBasedStateMachine):
         r = self._running(rank)
         if r is None:
             return
-        program, frozen = r.program, r.machine.state is not m.State.RUN
+        program, frozen = r.program, r.machine.state is not m.Stage.RUN
         match program.phase:
             case "cut" if not r.has_voted:
                 program.publish("c")
@@ -80,7 +80,7 @@ class World(RuleBasedStateMachine):
                 program.publish("d")
                 program.phase = "gate"
             case "gate" if not frozen and all(
-                Point(program.done, program.done, "d") in self._of(each) for each in range(self.world)
+                StatePoint(program.done, program.done, "d") in self._of(each) for each in range(self.world)
             ):
                 program.phase = "step"
             case "step":
@@ -92,7 +92,7 @@ class World(RuleBasedStateMachine):
             for rank in range(self.world):
                 self.advance(rank)
 
-    def _of(self, rank: int) -> dict[Point, bool]:
+    def _of(self, rank: int) -> dict[StatePoint, bool]:
         return self.ranks[rank].program.published
 
     # Failures.
@@ -250,7 +250,7 @@ class World(RuleBasedStateMachine):
             if before == self._snapshot():
                 break
         states = {r.machine.state for r in self.ranks if r.alive and not r.stopped}
-        assert states <= {m.State.ENDED} or states == {m.State.RUN}, [
+        assert states <= {m.Stage.ENDED} or states == {m.Stage.RUN}, [
             (r.alive, r.stopped, r.machine.state, r.machine.view) for r in self.ranks
         ]
         self.all_agree()
@@ -282,7 +282,7 @@ def test_a_disk_that_fails_the_last_rank_twice_ends_it() -> None:
     alone = m.Machine(0, 1, m.neighbours(0, 1))
     (take,) = alone.step(m.Trouble("error"), 0.0)
     assert isinstance(take, m.TakeVote)
-    (write,) = alone.step(m.Voted(take.view, Vote(0, b"", ((0, (Point(0, 0, "c"),)),))), 0.0)
+    (write,) = alone.step(m.Voted(take.view, Vote(0, b"", ((0, (StatePoint(0, 0, "c"),)),))), 0.0)
     assert isinstance(write, m.Write)
     (again,) = alone.step(m.NotSaved("disk full"), 0.0)
     assert isinstance(again, m.TakeVote)
@@ -320,7 +320,7 @@ def test_after_the_work_is_done_a_death_is_none() -> None:
     rank.step(m.Heard(1, Bye()), 0.0)
 
     assert rank.step(m.RankLost(2, "EOF"), 0.0) == []
-    assert rank.state is m.State.RUN
+    assert rank.state is m.Stage.RUN
 
 
 def test_in_a_large_world_a_rank_watches_four_others() -> None:

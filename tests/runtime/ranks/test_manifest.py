@@ -11,10 +11,12 @@ import msgspec
 import pytest
 
 from detrain.runtime.ranks import manifest as files
-from detrain.runtime.ranks.vote import Decision, Point
+from detrain.runtime.ranks.vote import Decision, StatePoint
 from detrain.runtime.ranks.wire import View
 
-DECISION = Decision(Point(4, 4, "d"), Point(4, 4, "c"), 1, ((Point(4, 4, "c"), (0, 1, 1)), (Point(4, 4, "d"), (0, 1, 1))))
+DECISION = Decision(
+    StatePoint(4, 4, "d"), StatePoint(4, 4, "c"), 1, ((StatePoint(4, 4, "c"), (0, 1, 1)), (StatePoint(4, 4, "d"), (0, 1, 1)))
+)
 
 
 def _save(folder: Path) -> None:
@@ -130,7 +132,7 @@ def test_a_manifest_that_names_files_outside_of_it_is_passed_over(tmp_path: Path
 
 
 def test_of_several_checkpoints_the_one_of_the_most_steps_is_found(tmp_path: Path) -> None:
-    _committed(tmp_path, "z", point=Point(4, 4, "c"))
+    _committed(tmp_path, "z", point=StatePoint(4, 4, "c"))
     newest = _committed(tmp_path, "a")
 
     found, _ = files.find(tmp_path, "job", 3)

@@ -19,7 +19,7 @@ from detrain.base.errors import RanksApart
 from detrain.runtime.ranks import processes
 from detrain.runtime.ranks.mesh import ConnectionEnded, Mesh, join
 from detrain.runtime.ranks.rendezvous import FolderStore, Peer
-from detrain.runtime.ranks.vote import Point
+from detrain.runtime.ranks.vote import StatePoint
 from detrain.runtime.ranks.wire import Beat, Call, Ready, Small, View, pack, unpack
 from detrain.store.mirror import link
 
@@ -70,7 +70,7 @@ def test_a_large_message_arrives_whole_and_a_peer_that_does_not_read_stops_nobod
     one, other = _meshes(tmp_path, 2)
     state = os.urandom(5_000_000)
     for number in range(4):
-        one.send(1, Small(Point(number, number, "c"), state))  # more than a socket's buffer, and nobody reads
+        one.send(1, Small(StatePoint(number, number, "c"), state))  # more than a socket's buffer, and nobody reads
     items: list[tuple[int, Any]] = []
     while len(items) < 4:
         one.poll(0.01)
@@ -133,7 +133,7 @@ def test_who_does_not_come_is_named(tmp_path: Path) -> None:
 
 
 @given(
-    st.lists(st.sampled_from([Beat(), Ready(3, 1), Call(View((1, 2), (3,)), "why"), Small(Point(1, 2, "d"), b"x" * 300)])),
+    st.lists(st.sampled_from([Beat(), Ready(3, 1), Call(View((1, 2), (3,)), "why"), Small(StatePoint(1, 2, "d"), b"x" * 300)])),
     st.data(),
 )
 def test_messages_are_read_whole_however_they_arrive(messages: list[Any], data: st.DataObject) -> None:

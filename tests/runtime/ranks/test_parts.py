@@ -24,21 +24,21 @@ from detrain.runtime.ranks.gate import Gate, Late
 from detrain.runtime.ranks.hang import Pace
 from detrain.runtime.ranks.program import ProgramThread
 from detrain.runtime.ranks.slots import SLOTS, HeldSlots, OwnSlots, buddy_of, kept, read_slots
-from detrain.runtime.ranks.vote import Point
+from detrain.runtime.ranks.vote import StatePoint
 from detrain.runtime.session.just_in_time import SHARE, Rate
 
 RUN = bytes(range(16))
 
 
-def points_of(steps: int, cuts_a_step: int = 1, steps_a_cut: int = 1) -> list[Point]:
+def points_of(steps: int, cuts_a_step: int = 1, steps_a_cut: int = 1) -> list[StatePoint]:
     """Return all points that a program of so many steps publishes, in their order."""
     points, cut = [], 0
     for step in range(steps):
         if step % steps_a_cut == 0:
             for _ in range(cuts_a_step):
-                points.append(Point(step, cut, "c"))
+                points.append(StatePoint(step, cut, "c"))
                 cut += 1
-        points.append(Point(step, cut - 1, "d"))
+        points.append(StatePoint(step, cut - 1, "d"))
     return points
 
 
@@ -49,14 +49,14 @@ def points_of(steps: int, cuts_a_step: int = 1, steps_a_cut: int = 1) -> list[Po
 def test_what_a_vote_can_ask_for_is_kept(steps: int, cuts: int, steps_a_cut: int, back: int) -> None:
     """Another rank is one step behind or before: of its newest points, those that this rank has had are still there."""
     points = points_of(steps, cuts, steps_a_cut)
-    mine: set[Point] = set()
+    mine: set[StatePoint] = set()
     for point in points:
         mine = kept([*mine, point])
         assert len(mine) < SLOTS
     last = points[-1]
     entries = [point for point in points if point.kind == "d" and point.steps >= last.steps - 1]
     assert {*entries} <= mine
-    assert {Point(p.steps, p.cut, "c") for p in points if p.kind == "c" and p.cut in {e.cut for e in entries}} <= mine
+    assert {StatePoint(p.steps, p.cut, "c") for p in points if p.kind == "c" and p.cut in {e.cut for e in entries}} <= mine
     first_cuts = [next((p for p in points if p.kind == "c" and p.steps == s), None) for s in (last.steps, last.steps - 1)]
     assert {p for p in first_cuts if p is not None} <= mine
 
@@ -67,7 +67,7 @@ def test_states_of_any_size_are_read_as_they_were_published(sizes: list[int]) ->
         folder = Path(name)
         slots, told = OwnSlots(folder, 3, RUN), {}
         for number, size in enumerate(sizes):
-            point = Point(number, number, "c")
+            point = StatePoint(number, number, "c")
             told[point] = bytes([number]) * size
             slots.publish(point, told[point])
             found = read_slots(folder, 3, RUN)
@@ -79,8 +79,8 @@ def test_states_of_any_size_are_read_as_they_were_published(sizes: list[int]) ->
 
 def test_a_slot_that_is_torn_or_flipped_is_none(tmp_path: Path) -> None:
     slots = OwnSlots(tmp_path, 0, RUN)
-    slots.publish(Point(0, 0, "c"), b"first")
-    slots.publish(Point(0, 0, "d"), b"second")
+    slots.publish(StatePoint(0, 0, "c"), b"first")
+    slots.publish(StatePoint(0, 0, "d"), b"second")
     path = tmp_path / "slots-0"
     whole = path.read_bytes()
     at = whole.index(b"second")
@@ -88,8 +88,8 @@ def test_a_slot_that_is_torn_or_flipped_is_none(tmp_path: Path) -> None:
     for place in range(at - 60, at + 6):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         found = read_slots(tmp_path, 0, RUN)
-        assert found[Point(0, 0, "c")] == b"first"
-        assert found.get(Point(0, 0, "d"), b"second") == b"second"
+        assert found[StatePoint(0, 0, "c")] == b"first"
+        assert found.get(StatePoint(0, 0, "d"), b"second") == b"second"
     path.write_bytes(whole[: at + 3])
     assert read_slots(tmp_path, 0, RUN) == {}
 
@@ -100,11 +100,11 @@ def test_slots_outlive_a_process_that_is_killed_while_it_publishes(tmp_path: Pat
 from pathlib import Path
 from detrain.runtime.session.just_in_time import Rate
 from detrain.runtime.ranks.slots import OwnSlots
-from detrain.runtime.ranks.vote import Point
+from detrain.runtime.ranks.vote import StatePoint
 slots = OwnSlots(Path({str(tmp_path)!r}), 0, bytes(range(16)))
 step = 0
 while True:
-    slots.publish(Point(step, step, "c"), step.to_bytes(8, "big") * 4000)
+    slots.publish(StatePoint(step, step, "c"), step.to_bytes(8, "big") * 4000)
     if step == 50:
         print("going", flush=True)
     step += 1
@@ -128,10 +128,10 @@ def test_buddies_are_on_other_nodes() -> None:
     assert [buddy_of(rank, nodes) for rank in range(6)] == [3, 4, 3, 5, 5, 0]
     assert buddy_of(1, [[0, 1]]) is None
     held = HeldSlots([0, 1])
-    held.put(0, Point(4, 4, "d"), b"x")
+    held.put(0, StatePoint(4, 4, "d"), b"x")
     assert held.entered() == 0
-    held.put(1, Point(5, 5, "d"), b"y")
-    held.put(7, Point(5, 5, "d"), b"of another's")
+    held.put(1, StatePoint(5, 5, "d"), b"y")
+    held.put(7, StatePoint(5, 5, "d"), b"of another's")
     assert (held.entered(), set(held.states())) == (5, {0, 1})
 
 
@@ -304,7 +304,7 @@ def test_a_frozen_program_enters_no_step_and_publishes_no_more_once_a_vote_is_ca
     assert thread.is_alive()
     assert program.is_parked
     assert closed[0] in {0, 1}
-    assert Point(1, 1, "c") not in published
+    assert StatePoint(1, 1, "c") not in published
     over.set()
     thread.join()
 
@@ -314,7 +314,7 @@ def test_a_program_that_hangs_as_it_publishes_is_no_source_and_its_watcher_goes_
     """A signal handler of the program's that never returns runs inside of detrain's own call, too."""
     program, hangs, over = ProgramThread(3, 3), threading.Event(), threading.Event()
 
-    def publish(_point: Point) -> None:
+    def publish(_point: StatePoint) -> None:
         hangs.set()
         over.wait()
 

@@ -8,19 +8,23 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detrain.runtime.ranks.vote import Decision, NoPoint, Point, Vote, decide
+from detrain.runtime.ranks.vote import Decision, NoPoint, StatePoint, Vote, decide
 
 
-def c(step: int) -> Point:
-    return Point(step, step, "c")
+def c(step: int) -> StatePoint:
+    return StatePoint(step, step, "c")
 
 
-def d(step: int) -> Point:
-    return Point(step, step, "d")
+def d(step: int) -> StatePoint:
+    return StatePoint(step, step, "d")
 
 
 def vote(
-    done: int, *points: Point, rank: int, state: bytes | None = b"", others: tuple[tuple[int, tuple[Point, ...]], ...] = ()
+    done: int,
+    *points: StatePoint,
+    rank: int,
+    state: bytes | None = b"",
+    others: tuple[tuple[int, tuple[StatePoint, ...]], ...] = (),
 ) -> Vote:
     return Vote(done, state, ((rank, points), *others))
 
@@ -104,7 +108,7 @@ def test_what_is_missing_is_named() -> None:
 
 
 def test_the_entry_of_the_second_step_of_a_batch_rests_on_the_batchs_cut() -> None:
-    base, first, second = Point(4, 2, "c"), Point(4, 2, "d"), Point(5, 2, "d")
+    base, first, second = StatePoint(4, 2, "c"), StatePoint(4, 2, "d"), StatePoint(5, 2, "d")
 
     found = decided({rank: vote(6, base, first, second, rank=rank) for rank in range(2)}, 2)
 
@@ -112,14 +116,14 @@ def test_the_entry_of_the_second_step_of_a_batch_rests_on_the_batchs_cut() -> No
 
 
 def test_among_the_cuts_between_two_steps_the_newest_that_all_have_is_taken() -> None:
-    early, late = Point(4, 8, "c"), Point(4, 9, "c")
+    early, late = StatePoint(4, 8, "c"), StatePoint(4, 9, "c")
 
     found = decided({0: vote(4, early, late, rank=0), 1: vote(4, early, rank=1)}, 2)
 
     assert found.point == early
 
 
-_POINTS = st.builds(lambda step, kind: Point(step, step, kind), st.integers(0, 2), st.sampled_from("cd"))
+_POINTS = st.builds(lambda step, kind: StatePoint(step, step, kind), st.integers(0, 2), st.sampled_from("cd"))
 _VOTES = st.integers(1, 4).flatmap(
     lambda world: st.tuples(
         st.just(world),
@@ -166,8 +170,8 @@ def _exists(votes: dict[int, Vote], world: int, unable: set[int]) -> bool:
     able = {rank: vote for rank, vote in votes.items() if rank not in unable}
     held = {(owner, point) for vote in able.values() for owner, points in vote.holds for point in points}
     for step, kind in itertools.product(range(4), "cd"):
-        point = Point(step, step, kind)
-        needed = itertools.product(range(world), {point, Point(step, step, "c")})
+        point = StatePoint(step, step, kind)
+        needed = itertools.product(range(world), {point, StatePoint(step, step, "c")})
         same = [vote.state for vote in votes.values() if vote.done == point.done and vote.state is not None]
         counts = sorted((same.count(state) for state in set(same)), reverse=True)
         if not counts or (len(counts) > 1 and counts[0] == counts[1]):

@@ -29,7 +29,7 @@ from jax.extend.core.primitives import jit_p
 from detrain.adapters.jax import private_names
 from detrain.adapters.jax.faults.equations import Equation, Path, branches_of, dtype_named, equations, wider_call
 from detrain.adapters.jax.faults.injector import InjectionPoint, Spot, Spots
-from detrain.adapters.jax.faults.rewriting import Changes, Edit, call_of, rewritten
+from detrain.adapters.jax.faults.rewriting import Edit, Rewriting, call_of, rewritten
 from detrain.adapters.jax.faults.sites_together import spots_together
 from detrain.adapters.jax.named_arrays import value_of
 from detrain.adapters.jax.private_names import Var
@@ -66,7 +66,7 @@ def with_digests(function: ClosedJaxpr, named: Sequence[tuple[str, Equation]]) -
     return names, rewritten(function, _Digests([jax.core.ShapedArray((len(names),), np.dtype(np.uint32))], edits))
 
 
-class _Digests(Changes):
+class _Digests(Rewriting):
     def joined(self, cells: list[Any]) -> list[Any]:
         """Return sums over the devices, each device with a weight of its own."""
         return [jnp.sum(each * _weights(len(each))[:, None], 0, dtype=np.uint32) for each in cells]
@@ -259,7 +259,7 @@ class Functions:
             paths = branches_of(function.closed.jaxpr)
             cells = [jax.core.ShapedArray((len(paths),), np.dtype(np.int32))]
             entries = {path: functools.partial(_counted, number) for number, path in enumerate(paths)}
-            function.counting = paths, rewritten(function.closed, Changes(cells, {}, entries))
+            function.counting = paths, rewritten(function.closed, Rewriting(cells, {}, entries))
             self._own.add(function.counting[1])
         return function.counting
 

@@ -18,7 +18,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun
 
 from detrain.adapters.jax.faults.equations import Equation, Path, dtype_named
-from detrain.adapters.jax.faults.rewriting import Changes, Edit, call_of
+from detrain.adapters.jax.faults.rewriting import Edit, Rewriting, call_of
 from detrain.adapters.jax.private_names import Var
 from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import dtype_named as bits_of
@@ -132,7 +132,7 @@ class InjectionPoint:
         return bool(target) and has_shape and has_outputs
 
 
-class Spots(Changes):
+class Spots(Rewriting):
     """Spots that are put into a function, with the cells of an injection point."""
 
     def __init__(self, spots: Sequence[Spot], cells: Sequence[Any]) -> None:

@@ -24,7 +24,7 @@ from detrain.adapters.instruments import Also, Instruments, TakesInstruments
 from detrain.adapters.jax.faults.functions import Functions
 from detrain.adapters.jax.faults.injector import InjectionPoint
 from detrain.adapters.jax.faults.site_of import sites_of
-from detrain.adapters.jax.faults.step_loss import Losses
+from detrain.adapters.jax.faults.step_loss import JaxLosses
 from detrain.adapters.jax.named_arrays import NamedArrays
 from detrain.adapters.keras_objects import KerasSeries
 from detrain.base.errors import FaultInvalid
@@ -40,7 +40,7 @@ _LIBRARIES: Final = (("flax.nnx", "Module", "flax.nnx"), ("equinox", "Module", "
 _MOST: Final = 10_000
 
 
-class Memory:
+class ArrayMemory:
     """The program's named arrays, as sites in memory."""
 
     def __init__(self) -> None:
@@ -110,8 +110,8 @@ class JaxInstruments(Instruments):
     def __init__(self, experiment: TakesInstruments) -> None:
         plans = experiment.plans
         self._has_digests = plans[0].digests_at is not None
-        self.memory_of_arrays = Memory()
-        self.losses = Losses(experiment.ends_with)
+        self.memory_of_arrays = ArrayMemory()
+        self.losses = JaxLosses(experiment.ends_with)
         self.series = KerasSeries("jax", self.losses, name_layers)  # the program's classes are made then, its step is not traced
         widths: dict[str, list[Injection]] = {}
         for plan in plans:

@@ -26,7 +26,7 @@ Entry = Callable[[list[Any]], tuple[list[JaxprEqn], list[Any]]]
 """Takes the cells' variables; returns equations that run when a jaxpr is entered, and the cells' new variables."""
 
 
-class Changes:
+class Rewriting:
     """Changes to a function, by paths. `cells` are the types of the cells, `edits` change equations, `entries` add
     equations that run when a jaxpr is entered.
     """
@@ -47,12 +47,12 @@ class Changes:
         return [each[0] for each in cells]
 
 
-def rewritten(function: ClosedJaxpr, changes: Changes) -> ClosedJaxpr:
+def rewritten(function: ClosedJaxpr, changes: Rewriting) -> ClosedJaxpr:
     """Return a function with its equations at some paths edited. The cells are its last inputs and its last outputs."""
     return ClosedJaxpr(_edited(function.jaxpr, (), changes), function.consts)
 
 
-def _edited(jaxpr: Jaxpr, path: Path, changes: Changes) -> Jaxpr:
+def _edited(jaxpr: Jaxpr, path: Path, changes: Rewriting) -> Jaxpr:
     given = _variables(changes.cells)
     put, now = changes.entries[path](given) if path in changes.entries else ([], given)
     found = [*put]
@@ -74,7 +74,7 @@ def _edited(jaxpr: Jaxpr, path: Path, changes: Changes) -> Jaxpr:
     return without_names(jaxpr.replace(invars=[*jaxpr.invars, *given], outvars=[*jaxpr.outvars, *now], eqns=found))
 
 
-def _on_devices(equation: JaxprEqn, inner: Jaxpr, changes: Changes, now: list[Any], made: list[Any]) -> list[JaxprEqn]:
+def _on_devices(equation: JaxprEqn, inner: Jaxpr, changes: Rewriting, now: list[Any], made: list[Any]) -> list[JaxprEqn]:
     """Return the equations that run a jaxpr on several devices, each with cells of its own."""
     devices, count = devices_of(equation), len(now)
     types = [[jax.core.ShapedArray((size, *each.shape), each.dtype) for each in changes.cells] for size in (devices, 1)]

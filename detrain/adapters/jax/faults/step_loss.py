@@ -19,7 +19,7 @@ from detrain.adapters.jax.faults.functions import Function
 from detrain.adapters.jax.trees import leaves_of
 
 
-class Losses:
+class JaxLosses:
     """Notes losses; those of several gradients in a step are added up."""
 
     def __init__(self, ends_with: Callable[[Callable[[], float]], bool]) -> None:

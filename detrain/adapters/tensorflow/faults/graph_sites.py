@@ -46,7 +46,7 @@ from detrain.adapters.tensorflow.faults.graph_ops import (
     taken_by,
 )
 from detrain.adapters.tensorflow.faults.graph_owners import function_of, plain_scope, replica_of, trace_of
-from detrain.adapters.tensorflow.faults.live_outputs import First, FirstAccesses, live_outputs
+from detrain.adapters.tensorflow.faults.live_outputs import First, GraphFirstAccesses, live_outputs
 from detrain.adapters.tensorflow.faults.step_stage import BackwardTensors, ThreadStage, watch_layers, watch_optimizer
 from detrain.base.in_place import in_place_of
 from detrain.faults.sites import OperandShape, Site, Stage, output_name
@@ -403,7 +403,7 @@ class Sites:
         if self._live is None or self.eager.has_gradients():
             return None
         found: dict[int, First] = {}
-        first = FirstAccesses(self._live, OWN_SCOPE)
+        first = GraphFirstAccesses(self._live, OWN_SCOPE)
         for what, numbers in self.eager.accesses:
             kinds: list[First] = first.of(what) if hasattr(what, "inputs") else [what]
             if len(kinds) != len(numbers):

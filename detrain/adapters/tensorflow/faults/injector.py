@@ -55,7 +55,7 @@ class ArmedSwitch:
         return self._reads[graph]
 
 
-class InjectionPoint:
+class TensorFlowInjectionPoint:
     """The point in a graph where the injections of one place are put, one at a time."""
 
     def __init__(self, injections: Sequence[Injection], gate: ArmedSwitch | None = None) -> None:

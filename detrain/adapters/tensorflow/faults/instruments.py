@@ -11,8 +11,8 @@ import tensorflow as tf
 from detrain.adapters.instruments import Also, Instruments, TakesInstruments
 from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
 from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
-from detrain.adapters.tensorflow.faults.injector import ArmedSwitch, InjectionPoint
-from detrain.adapters.tensorflow.faults.memory import Memory
+from detrain.adapters.tensorflow.faults.injector import ArmedSwitch, TensorFlowInjectionPoint
+from detrain.adapters.tensorflow.faults.memory import VariableMemory
 from detrain.adapters.tensorflow.faults.step_metrics import StepMetrics
 from detrain.faults.experiment import Firing, Injection, refuse_several
 from detrain.faults.sites import Site
@@ -23,7 +23,7 @@ class TensorFlowInstruments(Instruments):
 
     is_part_of_steps: Final = True
 
-    def __init__(self, experiment: TakesInstruments, memory: Memory) -> None:
+    def __init__(self, experiment: TakesInstruments, memory: VariableMemory) -> None:
         plans = experiment.plans
         self._memory = memory
         injections = [plan.injection for plan in plans if plan.injection is not None and not plan.injection.is_in_memory]
@@ -32,9 +32,10 @@ class TensorFlowInstruments(Instruments):
             groups.setdefault(injection.place, []).append(injection)
         gate = ArmedSwitch()
         self._injectors = [
-            EagerInjector(group) if EagerInjector.is_of(group[0]) else InjectionPoint(group, gate) for group in groups.values()
+            EagerInjector(group) if EagerInjector.is_of(group[0]) else TensorFlowInjectionPoint(group, gate)
+            for group in groups.values()
         ]
-        self._injector: InjectionPoint | EagerInjector | None = None
+        self._injector: TensorFlowInjectionPoint | EagerInjector | None = None
         first = plans[0]
         if first.digests_at is None:  # no optimizer: with sites or without, a graph is computed as traced
             tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
@@ -44,7 +45,11 @@ class TensorFlowInstruments(Instruments):
         self.series = StepMetrics(self._sites, experiment)
 
     def _points(self, name: str, replica: int) -> list[Replacer]:
-        return [injector for injector in self._injectors if isinstance(injector, InjectionPoint) and injector.fits(name, replica)]
+        return [
+            injector
+            for injector in self._injectors
+            if isinstance(injector, TensorFlowInjectionPoint) and injector.fits(name, replica)
+        ]
 
     def select(self, injection: Injection, also: Also = ()) -> None:
         """Choose the injection to apply from now on. Raises FaultInvalid for several at once."""

@@ -84,7 +84,7 @@ class _LivenessWalk:
         return bool(op._is_stateful) and op.type not in ("ReadVariableOp", "Placeholder", "VarIsInitializedOp")
 
 
-class FirstAccesses:
+class GraphFirstAccesses:
     """The first access to each variable among functions' inputs; each function is looked at once, however often called.
 
     Ops on one variable run in the order in which they were made. `live`: see `live_outputs`; a read that nothing

@@ -23,7 +23,7 @@ class _Registry(Protocol):
     def set_value(self, key: str, array: Array) -> None: ...
 
 
-class Memory:
+class VariableMemory:
     """The living variables, by their keys in checkpoints."""
 
     def __init__(self, variables: _Registry, births: Births) -> None:

@@ -165,7 +165,7 @@ class TensorFlowNorms:
         self.inside = Inside(half_of_squares)
         self._generation = 0
         """A number that goes up with each variable that is made or dropped."""
-        self._watched: tuple[int, list[Watched], Compiled] | None = None
+        self._watched: tuple[int, list[Watched], CompiledNorms] | None = None
         self._norms: Array | None = None
         """The norms of the watched variables at the last look; None if the watched variables have changed since."""
         self._masks: dict[str, bool] = {}
@@ -218,7 +218,7 @@ class TensorFlowNorms:
             watched = {each.key: each for each in find_watched(alive, self._births, self._is_mask, self._has_sign)}
             before = self._watched if self._watched is not None and self._watched[0] == self._generation else None
             if before is None or watched != {each.key: each for each in before[1]}:
-                compiled = Compiled({key: alive[key] for key in watched}, sums_of_squares)
+                compiled = CompiledNorms({key: alive[key] for key in watched}, sums_of_squares)
                 self._watched, self._norms = (self._generation, [watched[key] for key in compiled.keys], compiled), None
                 self.inside.watch({key: alive[key] for key in compiled.keys})
         assert self._watched is not None
@@ -302,7 +302,7 @@ class Gradients:
         return norms([[tf.stack([variable.read_value() for variable in self._sums.values()])]]) if self._sums else np.zeros(0)
 
 
-class Compiled:
+class CompiledNorms:
     """A function over variables, one call a device. `make` takes a device's variables and returns a list of tensors."""
 
     def __init__(self, variables: Mapping[str, Any], make: Callable[[list[Any]], list[Any]]) -> None:

@@ -31,18 +31,18 @@ class Buckets:
     """Watches all models that are wrapped in DDP, from the import of PyTorch on."""
 
     def __init__(self) -> None:
-        self._orders: dict[int, _Order] = {}
+        self._orders: dict[int, _ArrivalOrder] = {}
         """The order of each model, by the model's number: the count of models wrapped before it."""
         self._optimizers: list[weakref.ref[Any]] = []
         """The optimizers, in the order of their first steps."""
         register_optimizer_step_post_hook(self._stepped)
         made: Any = DistributedDataParallel._ddp_init_helper
         before_forward: Any = DistributedDataParallel._pre_forward
-        of_model: weakref.WeakKeyDictionary[Any, _Order] = weakref.WeakKeyDictionary()
+        of_model: weakref.WeakKeyDictionary[Any, _ArrivalOrder] = weakref.WeakKeyDictionary()
 
         def init(model: Any, *arguments: Any, **named: Any) -> None:
             made(model, *arguments, **named)  # called inside `__init__`: warnings name the caller of that
-            of_model[model] = self._orders[len(self._orders)] = _Order(model)
+            of_model[model] = self._orders[len(self._orders)] = _ArrivalOrder(model)
 
         def pre_forward(model: Any, *inputs: Any, **named: Any) -> Any:
             order = of_model.get(model)
@@ -109,7 +109,7 @@ class Buckets:
                 order.repeat(turns, arrived)
 
 
-class _Order:
+class _ArrivalOrder:
     """The order in which one model's gradients arrive, until DDP has made its final buckets by it."""
 
     def __init__(self, model: Any) -> None:
@@ -203,7 +203,7 @@ def _needed(model: Any) -> int:
 class _Note:
     """The hook on one parameter's gradient."""
 
-    def __init__(self, order: _Order, place: int) -> None:
+    def __init__(self, order: _ArrivalOrder, place: int) -> None:
         self._order, self._place = order, place
 
     def __call__(self, *_gradients: Any) -> None:

@@ -19,7 +19,7 @@ import torch
 
 from detrain.adapters.torch.compiler.history import DYNAMO, GRAPHS, History, has_compiled
 from detrain.adapters.torch.faults.graph_walk import GraphCall, GraphWalk
-from detrain.adapters.torch.faults.graphs import Graph, Passes, copied, is_once_only, streams_kept
+from detrain.adapters.torch.faults.graphs import CompiledGraph, Passes, copied, is_once_only, streams_kept
 from detrain.adapters.torch.faults.injector import Injectors
 from detrain.adapters.torch.faults.step_place import OpPlace
 from detrain.adapters.torch.faults.watched_ops import WatchedOps
@@ -190,7 +190,7 @@ class Compiled:
             pristine = copied(module)
             with self._unwatched():
                 plain = _boxed(compiler(module, inputs))
-            graph = Graph(pristine, again, plain, passes, is_backward, has_gradients)
+            graph = CompiledGraph(pristine, again, plain, passes, is_backward, has_gradients)
             has_module = any(node.meta.get("nn_module_stack") for node in pristine.graph.nodes)
 
             def run(args: list[Any]) -> Any:
@@ -222,7 +222,7 @@ class Compiled:
 
         return compile_
 
-    def _run(self, graph: Graph, args: list[Any]) -> Any:
+    def _run(self, graph: CompiledGraph, args: list[Any]) -> Any:
         """Run a graph in a watched step."""
         with self._unwatched(), torch.no_grad():
             call = self._call_of(graph, args)
@@ -244,7 +244,7 @@ class Compiled:
             self._ops.end_graph(call.place, taken, outputs)
             return outputs
 
-    def _call_of(self, graph: Graph, args: list[Any]) -> GraphCall:
+    def _call_of(self, graph: CompiledGraph, args: list[Any]) -> GraphCall:
         place = self._ops.where.place([each for each in args if isinstance(each, torch.Tensor)])
         turn = self._calls[id(graph), place.call]
         self._calls[id(graph), place.call] += 1

@@ -16,7 +16,7 @@ import msgspec
 import torch
 from torch.fx import Interpreter, Node
 
-from detrain.adapters.torch.faults.graphs import Graph, Point, is_writing
+from detrain.adapters.torch.faults.graphs import CompiledGraph, Point, is_writing
 from detrain.adapters.torch.faults.injector import Injector, Injectors, bits_copied
 from detrain.adapters.torch.faults.op_operands import COPY, name_of
 from detrain.adapters.torch.faults.step_place import OfNode, OpPlace
@@ -33,7 +33,7 @@ _STAGES: Final[dict[str, Stage]] = {
 class GraphCall(msgspec.Struct):
     """One call of a graph in the step."""
 
-    graph: Graph
+    graph: CompiledGraph
     place: OpPlace
     """The place of the call."""
     renamed: Sequence[tuple[str, str]]

@@ -56,7 +56,7 @@ class Passes(msgspec.Struct, eq=False):
         self.parameters = {place: weakref.ref(each) for place, each in enumerate(args) if isinstance(each, torch.nn.Parameter)}
 
 
-class Graph(msgspec.Struct, eq=False):
+class CompiledGraph(msgspec.Struct, eq=False):
     """A graph as the backend got it, and the backend's compiled function."""
 
     module: GraphModule

@@ -12,7 +12,7 @@ from detrain.adapters.torch.faults.compiled import Compiled
 from detrain.adapters.torch.faults.injector import Injectors
 from detrain.adapters.torch.faults.op_operands import dtype_of
 from detrain.adapters.torch.faults.ranges import Ranges
-from detrain.adapters.torch.faults.step_loss import Losses
+from detrain.adapters.torch.faults.step_loss import TorchLosses
 from detrain.adapters.torch.faults.step_place import StepCalls
 from detrain.adapters.torch.faults.watched_ops import WatchedOps
 from detrain.adapters.torch.named_objects import NamedObjects
@@ -34,7 +34,7 @@ class TorchInstruments(Instruments):
         self._injectors = Injectors()
         self._names = NamedObjects()
         self._ops = WatchedOps(StepCalls(self._names), self._injectors, is_inference=passes is not None)
-        self.series = KerasSeries("torch", Losses(experiment.ends_with))
+        self.series = KerasSeries("torch", TorchLosses(experiment.ends_with))
         self._compiled = Compiled(self._ops, self._injectors, history, passes)
         bounds = next((plan.ranges for plan in plans if plan.ranges), {})
         is_heard = bounds or plans[0].notes_ranges

@@ -16,7 +16,7 @@ from detrain.adapters.torch.held_memory import unseen
 from detrain.base.in_place import in_place_of
 
 
-class Losses:
+class TorchLosses:
     """Notes losses. The losses of several `backward` calls in a step are added up.
 
     A tensor is no loss if `torch.autograd.grad` takes its gradient with `create_graph` (for a penalty), or if its
