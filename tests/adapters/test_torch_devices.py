@@ -20,7 +20,8 @@ torch = pytest.importorskip("torch")
 
 from detrain.adapters.torch import devices as of_devices  # noqa: E402
 from detrain.adapters.torch.devices import TorchDevices  # noqa: E402
-from detrain.adapters.torch.streams import GeneratorStream  # noqa: E402
+from detrain.adapters.torch.streams import GeneratorStream, TorchStreams  # noqa: E402
+from detrain.base.errors import FrameworkUnsupported  # noqa: E402
 from detrain.python.codec.graph_files import unpack  # noqa: E402
 from detrain.python.inspect.object_graph import FORMAT, Graph  # noqa: E402
 from detrain.store import LateArrays  # noqa: E402
@@ -273,3 +274,42 @@ def test_a_generator_takes_its_own_state() -> None:
     expected = torch.rand(3, generator=generator)
     GeneratorStream(generator).unpack(state)
     assert torch.equal(torch.rand(3, generator=generator), expected)
+
+
+# Other devices than CUDA's. None of them is here either.
+
+
+def test_the_generator_of_an_apple_gpu_is_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it a resumed run would draw other dropout masks there, and nothing would say so."""
+    generator = torch.Generator().manual_seed(1)  # stands for the GPU's own
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.mps, "_get_default_mps_generator", lambda: generator)
+    stream = TorchStreams().streams()["torch.mps"]
+
+    packed = stream.pack()
+    drawn = torch.rand(3, generator=generator)
+    stream.unpack(packed)
+
+    assert torch.rand(3, generator=generator).tolist() == drawn.tolist()
+    assert "torch.mps" not in (monkeypatch.undo() or TorchStreams().streams())
+
+
+def test_a_device_whose_generators_are_not_known_is_refused() -> None:
+    devices = TorchDevices()
+    for known in ("cpu", "meta", "cuda", "cuda:1", "mps:0", "xpu:3"):
+        devices.note(known)
+    assert devices.seen() == ["cuda", "cuda:1", "mps:0", "xpu:3"]
+
+    with pytest.raises(FrameworkUnsupported, match=r"(?s)a tensor on 'hpu:0'.*cuda, mps, xpu"):
+        devices.note("hpu:0")
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_tensors_of_another_device_that_is_not_here_go_on_on_the_cpu(kind: str) -> None:
+    devices = TorchDevices()
+    state = msgspec.json.encode({"devices": [f"{kind}:0"]})
+
+    assert devices.missing(state) == [f"{kind}:0"]
+    devices.map_to_cpu()
+    assert devices.mapped(Graph(FORMAT, [], {"device": kind, "other": "mpsx"})).roots == {"device": "cpu", "other": "mpsx"}

@@ -19,7 +19,9 @@ from typing import Any, Final
 import torch
 
 from detrain.adapters.torch.held_memory import has_stepped, look_at, unseen
+from detrain.adapters.torch.streams import ACCELERATORS
 from detrain.base.digest import Array
+from detrain.base.errors import FrameworkUnsupported
 from detrain.python.codec.table import kind_named
 from detrain.python.inspect.object_graph import Graph, Item
 
@@ -28,7 +30,7 @@ _SMALL_BYTES: Final = 1 << 16
 _SHARE: Final = 0.9
 """The share of the room beside the program's peak that copies may take: free memory is in pieces."""
 
-_CUDA: Final = re.compile(r"cuda(:\d+)?")
+_DEVICE: Final = re.compile(rf"({'|'.join(sorted(ACCELERATORS))})(?::(\d+))?")
 _HERE: Final = ("cpu", "meta")
 _UNTOUCHED: Final = frozenset({"enum", "set", "frozenset", "generator", "class", "memory", "inside"})
 """Kinds of nodes, besides those that hold nothing, that are not mapped: a text that reads like a device is none there,
@@ -135,30 +137,38 @@ class TorchDevices:
         self._seen.clear()
 
     def note(self, device: str) -> None:
-        """Note that the walk has met a tensor or generator on a device."""
-        if device not in _HERE:
-            self._seen.add(device)
+        """Note that the walk has met a tensor or generator on a device.
+
+        Raises FrameworkUnsupported for a kind of device whose random generators detrain does not know.
+        """
+        if device in _HERE:
+            return
+        if not _DEVICE.fullmatch(device):
+            raise FrameworkUnsupported(
+                f"the program has a tensor on {device!r}: detrain does not know the random generators of such devices",
+                f"train on the CPU, or on one of these: {', '.join(sorted(ACCELERATORS))}",
+            )
+        self._seen.add(device)
 
     def seen(self) -> list[str]:
         """Return the devices other than the CPU that were met since `forget`."""
         return sorted(self._seen)
 
     def missing(self, state: bytes) -> list[str]:
-        """Return the CUDA devices that a checkpoint's tensors need and this machine lacks."""
-        was = [device for device in json.loads(state).get("devices", ()) if _CUDA.fullmatch(device)]
-        here = torch.cuda.device_count() if was else 0
-        return [device for device in was if int(device.partition(":")[2] or 0) >= here]
+        """Return the devices that a checkpoint's tensors need and this machine lacks."""
+        was = [found for device in json.loads(state).get("devices", ()) if (found := _DEVICE.fullmatch(device))]
+        return [each[0] for each in was if int(each[2] or 0) >= torch.get_device_module(each[1]).device_count()]
 
     def others(self) -> int:
-        """Return how many CUDA devices this machine has."""
-        return int(torch.cuda.device_count())
+        """Return how many devices this machine has beside the CPU."""
+        return int(torch.accelerator.device_count())
 
     def map_to_cpu(self) -> None:
-        """From here on, map CUDA devices to the CPU."""
+        """From here on, map other devices to the CPU."""
         self._maps = True
 
     def mapped(self, graph: Graph) -> Graph:
-        """Return a graph of Python state with CUDA devices mapped to the CPU, if that is wanted: in tensors, and in the
+        """Return a graph of Python state with all devices mapped to the CPU, if that is wanted: in tensors, and in the
         program's values that are devices or their names.
         """
         if not self._maps:
@@ -179,4 +189,4 @@ class TorchDevices:
 
 
 def _on_cpu(item: Item) -> Item:
-    return "cpu" if isinstance(item, str) and _CUDA.fullmatch(item) else item
+    return "cpu" if isinstance(item, str) and _DEVICE.fullmatch(item) else item

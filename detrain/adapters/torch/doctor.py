@@ -85,7 +85,8 @@ def main() -> None:
     is_deterministic, repeats = repeated_cases.asked()
     if is_deterministic:
         settings.fix(0, os.cpu_count() or 1)
-    devices = {"CPU": "cpu"} | ({"GPU": "cuda"} if torch.cuda.is_available() else {})
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    devices = {"CPU": "cpu"} | ({"GPU": gpu.type} if gpu is not None else {})
     found = {name: repeated_cases.repeated(cases(device), repeats, _arrays, RuntimeError) for name, device in devices.items()}
     repeated_cases.say(torch.__version__, found)
 

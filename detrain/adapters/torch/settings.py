@@ -21,6 +21,7 @@ from torch.nn.utils import parametrize
 from torch.optim import optimizer as optimizers
 from torch.utils.hooks import RemovableHandle
 
+from detrain.adapters.torch.streams import ACCELERATORS
 from detrain.base import messages
 
 _CUDA: Any = torch.backends.cuda
@@ -33,6 +34,7 @@ _PRECISIONS: Final = (
 """Paths below `torch.backends` that have a float32 precision, a whole before its parts, as setting it sets these."""
 
 _COMPILER: Final = ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config")
+_KINDS: Final = ("cpu", *sorted(ACCELERATORS))
 _SCALARS: Final = (bool, int, float, str, type(None))
 
 Flag = tuple[Callable[[], Any], Callable[[Any], object]]
@@ -142,7 +144,7 @@ FLAGS: Final[dict[str, Flag]] = {
     ),
     "threads": (torch.get_num_threads, torch.set_num_threads),
     "autocast": (
-        lambda: [[kind, torch.is_autocast_enabled(kind), _name(torch.get_autocast_dtype(kind))] for kind in ("cpu", "cuda")],
+        lambda: [[kind, torch.is_autocast_enabled(kind), _name(torch.get_autocast_dtype(kind))] for kind in _KINDS],
         _set_autocast,
     ),
     "parameters at conversion": (
@@ -200,6 +202,8 @@ def environment() -> dict[str, str]:
         names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
         found["torch devices"] = ", ".join(names)
         found["torch cuda"] = f"{torch.version.cuda} cudnn {_CUDNN.version()}"
+    elif (device := torch.accelerator.current_accelerator(check_available=True)) is not None:
+        found["torch devices"] = f"{torch.accelerator.device_count()} of the kind {device.type}"
     return found
 
 

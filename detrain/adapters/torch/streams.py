@@ -7,6 +7,7 @@ import functools
 import gc
 import os
 import struct
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,14 +17,18 @@ from detrain.base import messages
 from detrain.python.process.random_streams import Stream
 
 _SIZE: Final = struct.Struct("<I")
+ACCELERATORS: Final = {"cuda", "mps", "xpu"}
+"""The kinds of devices, beside the CPU, whose generators detrain knows."""
 
 
 class TorchStreams:
     """See `detrain.adapters.api.RandomStreams`."""
 
     def streams(self) -> dict[str, Stream]:
-        """Return the CPU's default generator as a stream, and those of all CUDA devices as one stream, by name."""
-        return {"torch": GeneratorStream(torch.default_generator), "torch.cuda": _CudaStream()}
+        """Return the CPU's default generator as a stream, and those of all devices of a kind as one stream, by name."""
+        here = {"cuda": True, "mps": torch.backends.mps.is_available(), "xpu": torch.xpu._is_compiled()}
+        devices = {f"torch.{kind}": _DeviceStream(kind) for kind, is_here in here.items() if is_here}
+        return {"torch": GeneratorStream(torch.default_generator), **devices}
 
     def held_generator(self, value: object) -> Stream | None:
         """Return a `torch.Generator` as a stream; None for any other object."""
@@ -67,24 +72,34 @@ class GeneratorStream:
         self._source.set_state(torch.from_numpy(np.frombuffer(packed, np.uint8).copy()))
 
 
-class _CudaStream:
-    """The default generators of all CUDA devices, once CUDA has been initialised; before that nothing was drawn."""
+class _DeviceStream:
+    """The default generators of all devices of a kind, once PyTorch has initialised them; before that nothing was
+    drawn. Apple's GPU (MPS) is one device, and has one as soon as it is asked for.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind, self._devices = kind, torch.get_device_module(kind)
+
+    def _generators(self) -> Sequence[torch.Generator]:
+        return [self._devices._get_default_mps_generator()] if self._kind == "mps" else self._devices.default_generators
 
     def pack(self) -> bytes:
-        if not torch.cuda.is_initialized():
+        if not (self._kind == "mps" or self._devices.is_initialized()):
             return b""
-        states = [each.get_state().numpy().tobytes() for each in torch.cuda.default_generators]
+        states = [each.get_state().numpy().tobytes() for each in self._generators()]
         return b"".join(_SIZE.pack(len(state)) + state for state in states)
 
     def unpack(self, packed: bytes) -> None:
-        if packed and not torch.cuda.is_available():
-            messages.say("CUDA's random streams are left out: there is no CUDA here")
-            return
         if not packed:
             return
-        torch.cuda.init()
+        if not self._devices.device_count():
+            kind = self._kind.upper()
+            messages.say(f"{kind}'s random streams are left out: there is no {kind} here")
+            return
+        if self._kind != "mps":
+            self._devices.init()
         at = 0
-        for generator in torch.cuda.default_generators:
+        for generator in self._generators():
             if at >= len(packed):  # the first run had fewer devices
                 return
             (size,) = _SIZE.unpack_from(packed, at)
