@@ -94,7 +94,8 @@ class Verification(msgspec.Struct, frozen=True):
         left_out += [f"{_some(killed.unstable_files)} (another file in each run)"] if killed.unstable_files else []
         left_out += [f"{_some(sorted(again.values))} (other values in each run)"] if again.values else []
         told = f"; not compared: {', '.join(left_out)}" if left_out else ""
-        kills = f"{len(killed.kills)} kills at {len(set(killed.kills))} of {batches - 1} cuts"
+        number = len(killed.kills)
+        kills = f"{number} {'kill' if number == 1 else 'kills'} at {len(set(killed.kills))} of {batches - 1} cuts"
         return f"{_EXACT}: {kills}, 0 differing bits in {', '.join(compared)}{told}"
 
 
