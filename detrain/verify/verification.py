@@ -83,19 +83,18 @@ class Verification(msgspec.Struct, frozen=True):
             return "NOT EXACT: the killed and resumed run differs from the whole one"
         if not killed.kills and batches > 1:
             return "NOTHING SHOWN: the program was not killed"
-        compared = [f"{batches} batches", f"{killed.variables} variables"]
+        compared = [f"{batches} batches", _counted(killed.variables, "variable")]
         why = "ranks print in any order" if killed.is_of_job else "other lines in each run"
         left_out = [f"output ({why})"] if killed.lines is None else []
-        compared += [f"{killed.lines} lines of output"] if killed.lines is not None else []
+        compared += [f"{_counted(killed.lines, 'line')} of output"] if killed.lines is not None else []
         if killed.files is None:
             left_out.append("files (too many in the current folder to work in copies of it)")
         else:
-            compared.append(f"{sum(name not in killed.unstable_files for name in killed.files)} files")
+            compared.append(_counted(sum(name not in killed.unstable_files for name in killed.files), "file"))
         left_out += [f"{_some(killed.unstable_files)} (another file in each run)"] if killed.unstable_files else []
         left_out += [f"{_some(sorted(again.values))} (other values in each run)"] if again.values else []
         told = f"; not compared: {', '.join(left_out)}" if left_out else ""
-        number = len(killed.kills)
-        kills = f"{number} {'kill' if number == 1 else 'kills'} at {len(set(killed.kills))} of {batches - 1} cuts"
+        kills = f"{_counted(len(killed.kills), 'kill')} at {len(set(killed.kills))} of {batches - 1} cuts"
         return f"{_EXACT}: {kills}, 0 differing bits in {', '.join(compared)}{told}"
 
 
@@ -209,6 +208,10 @@ def read_notes(done: VerifiedRun, states: Path) -> None:
             done.began = what[0]
         elif kind != "begun":
             done.states[key] = what
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -61,7 +61,7 @@ def test_the_action_says_the_verdict_and_keeps_what_was_compared(tmp_path: Path)
 
     status, output = _run(tmp_path, "train.py 3")
 
-    assert (status, output.startswith("verdict=EXACT: 1 kills")) == (0, True), output
+    assert (status, output.startswith("verdict=EXACT: 1 kill")) == (0, True), output
     assert json.loads((tmp_path / "detrain-verify.json").read_text())["exact"] is True
 
 

@@ -113,4 +113,4 @@ def test_verify_compares_the_points(tmp_path: Path) -> None:
 
     found = detrain("verify", "--every", "3b", "program.py", cwd=tmp_path).ok()
 
-    assert ", 1 files" in found.out
+    assert ", 1 file" in found.out

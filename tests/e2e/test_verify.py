@@ -318,7 +318,7 @@ def test_what_is_another_in_each_run_is_said_to_be_not_compared(tmp_path: Path) 
 
     assert (status, said["exact"]) == (0, True), said
     verdict = str(said["verdict"])
-    assert ", 1 files; not compared: pid.txt (another file in each run), who['pid'] (other values in each run)" in verdict
+    assert ", 1 file; not compared: pid.txt (another file in each run), who['pid'] (other values in each run)" in verdict
     assert said["runs"][2]["files_not_compared"] == ["pid.txt"]  # type: ignore[index]
 
 

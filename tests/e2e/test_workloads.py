@@ -129,7 +129,7 @@ def test_detrain_replays_a_workload_to_the_bit_after_a_kill(replicas: int, tmp_p
 
     run = detrain("verify", "--kills", 1, TRAIN, "--model", "resnet18", *small, cwd=tmp_path).ok()
 
-    assert "EXACT: 1 kills at 1 of 7 cuts, 0 differing bits in 8 batches" in run.out
+    assert "EXACT: 1 kill at 1 of 7 cuts, 0 differing bits in 8 batches" in run.out
 
 
 def test_without_cifar_10_the_user_is_told_of_the_stand_in(tmp_path: Path) -> None:

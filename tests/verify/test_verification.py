@@ -27,7 +27,7 @@ def test_what_was_compared_is_counted() -> None:
     found = verified()
 
     assert found.is_exact
-    assert found.verdict == "EXACT: 1 kills at 1 of 3 cuts, 0 differing bits in 4 batches, 3 variables, 5 lines of output, 1 files"
+    assert found.verdict == "EXACT: 1 kill at 1 of 3 cuts, 0 differing bits in 4 batches, 3 variables, 5 lines of output, 1 file"
 
 
 def test_what_was_not_compared_is_said() -> None:
