@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Final
@@ -45,6 +46,7 @@ SECTIONS: Final = {
 }
 """The commands as the help lists them, with their texts there."""
 COMMANDS: Final = {name: text for section in SECTIONS.values() for name, text in section.items()}
+_IS_POSIX: Final = os.name == "posix"
 _OF_FAULTS: Final = frozenset({"sites", "inject", "replay", "random", "profile"})
 """Commands whose files are in `faults/`."""
 
@@ -129,6 +131,10 @@ def detrain(ctx: click.Context) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     messages.fill_standard_files()
+    if not _IS_POSIX:
+        return _fail(
+            UsageError("detrain runs on Linux, and most of it on macOS; this is neither", "run it in WSL 2, or in a container")
+        )
     try:
         result = detrain.main(args=None if argv is None else list(argv), prog_name="detrain", standalone_mode=False)
     except click.exceptions.Exit as exit_request:

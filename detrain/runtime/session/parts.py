@@ -7,6 +7,7 @@ the program hides one of Python's.
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -167,6 +168,11 @@ class Parts:
         if jit is False or self._has_met:
             return
         self._has_met = True
+        if not hasattr(select, "epoll"):
+            if jit:
+                raise FrameworkUnsupported("--jit needs Linux: the ranks watch each other by epoll", "run it without --jit")
+            messages.say("no just-in-time checkpoints: they need Linux")
+            return
         if not jit and backend != "gloo":
             messages.say(f"no just-in-time checkpoints: they were tried over gloo, this is {backend}; --jit takes them")
             return

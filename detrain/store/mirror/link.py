@@ -65,6 +65,8 @@ def begin(order: Order, wait_s: float) -> None:
     """
     if os.environ.get(VARIABLE, "").partition(":")[0] == str(os.getpid()):
         return
+    if not hasattr(os, "pidfd_open"):
+        raise UsageError("--mirror needs Linux: the process that sends watches the run by a pidfd", "copy the home by other means")
     mine, its = socket.socketpair()
     number = its.fileno()
     start_apart("detrain.store.mirror.sender", msgspec.json.encode(order).decode(), str(number), keeping=[number])
