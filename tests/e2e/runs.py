@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-TIMEOUT_S = 480
+TIMEOUT_S = 1200
 
 ORACLE = """
 import os, random, runpy, sys
