@@ -145,8 +145,9 @@ class Subject:
             )
         if not done.sites and done.status == 0 and self.is_inference:
             raise FaultInvalid(
-                "the program has ended, and no loop of its own has called a model of PyTorch's without gradients",
-                "evaluate in a loop, under torch.no_grad() or torch.inference_mode()",
+                "the program has ended, and no loop of its own has computed scores without gradients",
+                "evaluate in a loop: by a module under torch.no_grad(), or by a function under jax.jit that returns scores or "
+                "takes their argmax",
             )
         if not done.sites:
             raise failed("ended before a step of its training loop was over", done)

@@ -106,17 +106,107 @@ def test_a_fault_does_to_each_input_what_it_does_by_hand(name: str, torch_server
     assert done.status == 0, done.err
     assert again.out.startswith("IDENTICAL"), again.err
     found = json.loads((tmp_path / "record.json").read_text())["corruptions"]
-    golden, faulty = (softmax(each, axis=1) for each in scores)
-    change = np.abs(faulty.max(1) - golden.max(1)) / golden.max(1)
+    assert found == corruptions(*scores)
+    assert found["sdc_10"] > 0
+
+
+def corruptions(golden: np.ndarray, faulty: np.ndarray) -> dict[str, int]:
+    """Return the numbers of corrupted inputs by scores of shape [input, class], which are finite."""
     top = np.argsort(-golden, axis=1)[:, :5]
-    assert found == {
-        "inputs": 5,
+    one, other = (softmax(each, axis=1) for each in (golden, faulty))
+    change = np.abs(other.max(1) - one.max(1)) / one.max(1)
+    return {
+        "inputs": len(golden),
         "sdc_1": int((golden.argmax(1) != faulty.argmax(1)).sum()),
         "sdc_5": int(sum(each not in row for each, row in zip(faulty.argmax(1), top, strict=True))),
         "sdc_10": int((change > 0.1).sum()),
         "sdc_20": int((change > 0.2).sum()),
         "nonfinite": 0,
     }
+
+
+JAX = """\
+import os, sys
+import jax, jax.numpy as jnp, numpy as np
+rng = np.random.default_rng(0)
+x = rng.normal(size=(60, 12)).astype("float32")
+y = (x.sum(1) > 0).astype(int) + 3 * (x[:, 0] > 0)
+weights = {
+    "first": jnp.asarray(rng.normal(size=(12, 16)) * 0.3, jnp.float32),
+    "second": jnp.asarray(rng.normal(size=(16, 8)) * 0.3, jnp.float32),
+}
+passes = [0]
+
+def scores_of(weights, rows, is_hit=False):
+    hidden = rows @ weights["first"]
+    # HIT
+    return jax.nn.relu(hidden) @ weights["second"]
+
+def loss_of(weights, rows, labels):
+    return -jnp.take_along_axis(jax.nn.log_softmax(scores_of(weights, rows)), labels[:, None], 1).mean()
+
+@jax.jit
+def gradient(weights, rows, labels):
+    return jax.value_and_grad(loss_of)(weights, rows, labels)
+
+@jax.jit
+def update(weights, slopes):
+    return jax.tree.map(lambda one, slope: one - 0.1 * slope, weights, slopes)
+
+@jax.jit
+def predict(weights, rows, is_hit=False):
+    return scores_of(weights, rows, is_hit)
+
+def evaluate(weights):
+    right = 0
+    for start in range(40, 60, 5):
+        scores = predict(weights, x[start : start + 5])
+        passes[0] += 1
+        right += int((scores.argmax(1) == y[start : start + 5]).sum())
+    return right
+
+for epoch in range(2):
+    for start in range(0, 40, 10):
+        loss, slopes = gradient(weights, x[start : start + 10], y[start : start + 10])
+        weights = update(weights, slopes)
+    print(epoch, evaluate(weights))
+"""
+JAX_BY_HAND = JAX.replace("# HIT", "hidden = jnp.where(is_hit, hidden.at[3, 2].set(40.0), hidden)").replace(
+    "x[start : start + 5])\n        passes",
+    'x[start : start + 5], passes[0] == 6 and "faulty" in sys.argv)\n'
+    '        if passes[0] == 6:\n            np.save(os.environ["SCORES"], scores)\n        passes',
+)
+
+
+JAX_COUNTS = JAX.replace(
+    "def predict(weights, rows, is_hit=False):\n    return scores_of(weights, rows, is_hit)",
+    "def predict(weights, rows, labels):\n    return (scores_of(weights, rows).argmax(1) == labels).sum()",
+).replace("x[start : start + 5])\n        passes", "x[start : start + 5], y[start : start + 5])\n        passes")
+JAX_COUNTS = JAX_COUNTS.replace("int((scores.argmax(1) == y[start : start + 5]).sum())", "int(scores)")
+
+
+@pytest.mark.parametrize(
+    "text", [JAX, pytest.param(JAX_COUNTS, marks=pytest.mark.slow)], ids=["scores are returned", "they are counted inside"]
+)
+def test_on_jax_too(text: str, jax_server: Server, tmp_path: Path) -> None:
+    """`gradient` and `update` are no passes: one takes a gradient, the other returns what it has got."""
+    (tmp_path / "program.py").write_text(text)
+    (tmp_path / "by_hand.py").write_text(JAX_BY_HAND)
+    scores = []
+    for words in ((), ("faulty",)):
+        file = tmp_path / f"{len(words)}.npy"
+        done = jax_server.detrain("run", "--bare", "by_hand.py", *words, cwd=tmp_path, SCORES=str(file))
+        assert done.status == 0, done.err
+        scores.append(np.load(file).astype(np.float64))
+
+    fault = ("--model", "SET:40", "--site", "predict/forward/dot_general@0", "--element", "3,2", "--at", "1:2")
+    done = jax_server.detrain("inject", "--inference", *fault, "--out", "record.json", "program.py", cwd=tmp_path)
+    again = jax_server.detrain("replay", "record.json", "program.py", cwd=tmp_path)
+
+    assert done.status == 0, done.err
+    assert again.out.startswith("IDENTICAL"), again.err
+    found = json.loads((tmp_path / "record.json").read_text())["corruptions"]
+    assert found == corruptions(*scores)
     assert found["sdc_10"] > 0
 
 
@@ -140,7 +230,7 @@ def test_trials_in_one_process_are_those_of_a_process_each(torch_server: Server,
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (ALONE.replace("torch.no_grad()", "torch.enable_grad()"), "no loop of its own has called a model of PyTorch's without"),
+        (ALONE.replace("torch.no_grad()", "torch.enable_grad()"), "no loop of its own has computed scores without"),
         (
             TRAINS.replace("EVALUATES", "with torch.no_grad():\n        print([float(model(x[:5]).sum()) for _ in range(3)])"),
             "takes a gradient",
@@ -159,3 +249,20 @@ def test_what_is_no_inference_is_refused(text: str, said: str, torch_server: Ser
 
     assert done.status == errors.FaultInvalid.exit_code, done.err
     assert said in done.err
+
+
+NOT_PASSES = {
+    "no scores, and no class": JAX_COUNTS.replace(".argmax(1) == labels).sum()", " ** 2).sum()"),
+    "op by op": JAX.replace("@jax.jit\ndef predict", "def predict"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", NOT_PASSES.values(), ids=NOT_PASSES)
+def test_on_jax_what_gives_no_scores_is_refused(text: str, jax_server: Server, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(text)
+
+    done = jax_server.detrain("sites", "--inference", "program.py", cwd=tmp_path)
+
+    assert done.status == errors.FaultInvalid.exit_code, done.err
+    assert "a function under jax.jit that returns scores or takes their argmax" in done.err

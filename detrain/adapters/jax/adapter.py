@@ -42,7 +42,8 @@ class Jax(Adapter):
         self.rules = JaxRules()
         self._processes = JaxProcesses(settings)
         self._meshes: str | None = None
-        self._updates = JaxUpdates(settings.on_update)
+        is_inference = settings.experiment is not None and settings.experiment.plans[0].is_inference
+        self._updates = JaxUpdates((lambda _what: None) if is_inference else settings.on_update)
         self._traces, self._watched = Traces(self._fail), set[str]()
         self._control = EagerControl(self._fail)
         self.leaves = JaxLeaves(self._updates)
@@ -51,7 +52,7 @@ class Jax(Adapter):
         self._decays = AdamDecays()
         self.norms = JaxNorms(self._decays)
         if settings.experiment is not None:
-            instruments = JaxInstruments(settings.experiment)
+            instruments = JaxInstruments(settings.experiment, settings.on_update)
             self._updates.on_gradient = instruments.losses.note
             rollback.undo = instruments.memory_of_arrays.undo
             settings.experiment.attach(instruments)

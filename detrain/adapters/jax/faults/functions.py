@@ -28,6 +28,7 @@ from jax.extend.core.primitives import jit_p
 
 from detrain.adapters.jax import private_names
 from detrain.adapters.jax.faults.equations import Equation, Path, branches_of, dtype_named, equations, wider_call
+from detrain.adapters.jax.faults.forward_passes import ForwardPasses, place_of_scores, with_scores
 from detrain.adapters.jax.faults.injector import InjectionPoint, Spot, Spots
 from detrain.adapters.jax.faults.rewriting import Edit, Rewriting, call_of, rewritten
 from detrain.adapters.jax.faults.sites_together import spots_together
@@ -116,6 +117,10 @@ class Function(msgspec.Struct, eq=False):
     equations: list[Equation]
     plain: ClosedJaxpr
     """The same function, for calls from here: C runs it from the second time on, and does not come here again."""
+    scores: int | None = None
+    """In an experiment on inference: the number of the output that is the scores; None: it is no forward pass."""
+    adds_scores: bool = False
+    """Whether this output is one more than the program's function has; it takes one more input, too."""
     calls: int = 0
     """How often it was called in the step that is watched."""
     entries: dict[Path, int] = {}
@@ -142,8 +147,9 @@ class Function(msgspec.Struct, eq=False):
 class Functions:
     """Follows the calls of the program's functions, and puts points of faults into them."""
 
-    def __init__(self, heard: Heard) -> None:
-        self._heard, self._counts = heard, False
+    def __init__(self, heard: Heard, passes: ForwardPasses | None = None) -> None:
+        """`passes`: told of each forward pass, in an experiment on inference."""
+        self._heard, self._passes, self._counts = heard, passes, False
         self._known: dict[int, Function] = {}
         """The functions by the identity of their jaxprs."""
         self._own: weakref.WeakSet[ClosedJaxpr] = weakref.WeakSet()
@@ -169,9 +175,11 @@ class Functions:
         return list(self._called.values())
 
     def _call(self, *args: Any, jaxpr: ClosedJaxpr, **params: Any) -> Any:
-        function = None if jaxpr in self._own else self._function(jaxpr, params["name"])
+        function = None if jaxpr in self._own else self._function(jaxpr, args, params)
         if function is None:
             return self._original(*args, jaxpr=jaxpr, **params)
+        if function.adds_scores:
+            args, params = self._wider(function.closed, args, params)
         function.calls += 1
         self._called[id(function)] = function
         found = [] if self.digests is None else self._digests_of(function, args, params)  # before its inputs are gone
@@ -187,6 +195,9 @@ class Functions:
         if self.digests is not None:
             self.digests += found
         self._heard(function, args, outputs)
+        if function.scores is not None and self._passes is not None:
+            self._passes.note(outputs[function.scores], id(function))
+        outputs = outputs[: len(outputs) - function.adds_scores]
         return outputs, None, None, []  # C is given nothing to call: the next call comes here, too
 
     def _spot(self, function: Function) -> Spot | None:
@@ -231,17 +242,46 @@ class Functions:
             self._own.add(found)
         return found
 
-    def _function(self, closed: ClosedJaxpr, name: str) -> Function | None:
+    def _function(self, closed: ClosedJaxpr, args: Sequence[Any], params: dict[str, Any]) -> Function | None:
         known = self._known.get(id(closed))
         if known is None:
             source = str(closed.jaxpr.debug_info.func_src_info).rpartition(" at ")[2]
             if source.startswith(_NOT_OF_PROGRAMS):
                 return None
-            found = equations(closed.jaxpr, private_names.transformations())
-            plain = ClosedJaxpr(closed.jaxpr, closed.consts)
-            self._own.add(plain)
-            known = self._known[id(closed)] = Function(closed, name, found, plain)
+            found, plain = equations(closed.jaxpr, private_names.transformations()), self._plain(closed)
+            known = self._known[id(closed)] = Function(closed, params["name"], found, plain)
+            if self._passes is not None and not any(each.stage == "backward" for each in found):
+                self._show_scores(known, args, params)
         return known
+
+    def _plain(self, closed: ClosedJaxpr) -> ClosedJaxpr:
+        plain = ClosedJaxpr(closed.jaxpr, closed.consts)
+        self._own.add(plain)
+        return plain
+
+    def _show_scores(self, function: Function, args: Sequence[Any], params: dict[str, Any]) -> None:
+        """Find the scores of a forward pass: one of its outputs, or what it chooses a class by inside.
+
+        The latter becomes an output, unless that changes other bits.
+        """
+        function.scores = place_of_scores(function.closed)
+        shown = None if function.scores is not None or function.closed.effects else with_scores(function.closed, function.equations)
+        if shown is None:
+            return
+        plain = self._plain(shown)
+        golden = jit_p.bind(*_copies(args, params), jaxpr=function.plain, **params)
+        wider, more = self._wider(shown, _copies(args, params), params)
+        found = jit_p.bind(*wider, jaxpr=plain, **more)
+        if all(map(_is_same, found[:-1], golden)):
+            function.closed, function.plain = shown, plain
+            function.equations = equations(shown.jaxpr, private_names.transformations())
+            function.scores, function.adds_scores = len(golden), True
+
+    @staticmethod
+    def _wider(closed: ClosedJaxpr, args: Sequence[Any], params: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a function that takes a place for its scores, and the parameters of its call."""
+        place = closed.in_avals[-1]
+        return (*args, np.zeros(place.shape, place.dtype)), params | wider_call(params, 1)
 
     def _digests_of(self, function: Function, args: Sequence[Any], params: dict[str, Any]) -> list[tuple[str, int, int]]:
         """Return digests of a call's inputs and of each equation's outputs, which a second call on copies computes."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import jax
@@ -21,12 +21,14 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from detrain.adapters.instruments import Also, Instruments, TakesInstruments
+from detrain.adapters.jax.faults.forward_passes import ForwardPasses
 from detrain.adapters.jax.faults.functions import Functions
 from detrain.adapters.jax.faults.injector import InjectionPoint
 from detrain.adapters.jax.faults.site_of import sites_of
 from detrain.adapters.jax.faults.step_loss import JaxLosses
 from detrain.adapters.jax.named_arrays import NamedArrays
 from detrain.adapters.keras_objects import KerasSeries
+from detrain.base.digest import Array
 from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import dtype_named, little_endian
 from detrain.faults.experiment import BITS, Firing, Injection, refuse_several
@@ -107,8 +109,10 @@ class JaxInstruments(Instruments):
 
     is_part_of_steps: Final = True
 
-    def __init__(self, experiment: TakesInstruments) -> None:
+    def __init__(self, experiment: TakesInstruments, on_pass: Callable[[int], None]) -> None:
+        """`on_pass`: called after each forward pass, in an experiment on inference."""
         plans = experiment.plans
+        self._passes = ForwardPasses(on_pass) if plans[0].is_inference else None
         self._has_digests = plans[0].digests_at is not None
         self.memory_of_arrays = ArrayMemory()
         self.losses = JaxLosses(experiment.ends_with)
@@ -119,9 +123,13 @@ class JaxInstruments(Instruments):
                 widths.setdefault(dtype_named(plan.injection.dtype).unsigned.str, []).append(plan.injection)
         self._points = [InjectionPoint(injections) for injections in widths.values()]
         self._point: InjectionPoint | None = None
-        self._functions = Functions(self.losses.hear)
+        self._functions = Functions(self.losses.hear, self._passes)
         if plans[0].injection is not None:
             self.select(plans[0].injection)
+
+    def outputs(self) -> list[Array]:
+        """Return the scores of the forward passes since the last call."""
+        return [] if self._passes is None else self._passes.outputs()
 
     def select(self, injection: Injection, also: Also = ()) -> None:
         """Take up one of the injections. Raises FaultInvalid for several at once."""
