@@ -379,9 +379,8 @@ class ExperimentRun:
             if not given:
                 raise FaultInvalid(
                     f"step {written(body)} calls nothing that gives scores without gradients",
-                    "evaluate by a module under torch.no_grad(), or by a function under jax.jit that returns scores or takes "
-                    "their argmax; "
-                    "with TensorFlow there is no --inference yet",
+                    "evaluate by a module under torch.no_grad(), or by a function under jax.jit that returns scores or takes their "
+                    "argmax; with TensorFlow there is no --inference yet",
                 )
             found = [each for scores in given if scores.ndim > 1 and scores.shape[-1] > 1 for each in predictions_of(scores)]
             return msgspec.structs.replace(step, outputs=_digest_of(given), predictions=tuple(found))
