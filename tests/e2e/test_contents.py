@@ -150,6 +150,48 @@ def test_a_file_that_is_written_whole_is_put_back(name: str, every: str, die: st
     assert {name: (tmp_path / "killed" / name).read_bytes() for name in files} == files
 
 
+READ = "float(open('r.txt').read())"
+WRITTEN_BEFORE = {
+    "by open": ("open('r.txt', 'w').write(str(value))", READ),
+    "put in the place of another": ("open('n', 'w').write(str(value)); os.replace('n', 'r.txt')", READ),
+    "put there anew": (
+        "open('n', 'w').write(str(value)); os.path.exists('r.txt') and os.remove('r.txt'); os.rename('n', 'r.txt')",
+        READ,
+    ),
+    "copied": ("open('n', 'w').write(str(value)); shutil.copy('n', 'r.txt')", READ),
+    "by the system": (
+        "file = os.open('r.txt', os.O_WRONLY | os.O_CREAT | os.O_TRUNC); os.write(file, str(value).encode()); os.close(file)",
+        READ,
+    ),
+    "HDF5": (
+        "file = h5py.File('w.h5', 'w'); file['x'] = [float(value)]; file.close()",
+        "float(h5py.File('w.h5', 'r')['x'][0])",
+    ),
+    "by an op": ("import tensorflow as tf; tf.io.write_file('r.txt', str(value))", READ),
+    "TensorFlow's checkpoint": (
+        "import tensorflow as tf; tf.train.Checkpoint(x=tf.Variable(float(value))).write('w')",
+        "float(__import__('tensorflow').train.load_variable('w', 'x/.ATTRIBUTES/VARIABLE_VALUE'))",
+    ),
+}
+"""How a file is written as a whole, and read."""
+
+
+@pytest.mark.parametrize("name", WRITTEN_BEFORE)
+@pytest.mark.parametrize("is_between", [False, True], ids=["before all loops", "between loops"])
+def test_a_file_that_is_written_before_the_loop_too_is_put_back(name: str, is_between: bool, tmp_path: Path, detrain: Run) -> None:
+    """Code before the loop, which runs again, wrote over the content at the cut, without a word."""
+    save, read = WRITTEN_BEFORE[name]
+    loop = "for epoch in range(2):\n    for batch in range(4):\n        optimizer.apply_gradients(np.ones(3))\n"
+    before = f"{loop}save(9)\n" if is_between else "save(9)\n"
+    text = PROGRAM.replace("for epoch", f"def save(value):\n    {save}\n\n{before}for epoch", 1)
+    text = text.replace("BODY", f"factor += {read}; save(step)")
+    whole, died, again = compared(detrain, tmp_path, text, every="3b", at="1:1", is_apart=True)
+
+    assert "resuming" in again.err
+    assert "not captured" not in died.err + again.err
+    assert again.out == whole.out
+
+
 def test_a_file_that_an_epoch_reads_and_its_bodies_write_is_said(tmp_path: Path, detrain: Run) -> None:
     """A run that resumes inside of the epoch reads it again before the batches, as the bodies have left it."""
     body = "factor = first; open('r.txt', 'w').write(str(step))"
