@@ -150,6 +150,94 @@ def test_a_file_that_is_written_whole_is_put_back(name: str, every: str, die: st
     assert {name: (tmp_path / "killed" / name).read_bytes() for name in files} == files
 
 
+THROUGH_GFILE = {
+    "a file put in the place of another": (
+        "factor += float(open('r.txt').read()) if step else 0; write('n', step); gfile.rename('n', 'r.txt', overwrite=True)"
+    ),
+    "a copy in the place of another": (
+        "factor += float(open('r.txt').read()) if step else 0; write('n', step); gfile.copy('n', 'r.txt', overwrite=True)"
+    ),
+    "a file that is taken away and made again": (
+        "factor += float(open('r.txt').read()) if gfile.exists('r.txt') else 9; "
+        "gfile.remove('r.txt') if step % 3 == 2 else write('r.txt', step)"
+    ),
+    "a file that is taken over": (
+        "step and gfile.rename(f'{step - 1}.txt', 'd.txt', True); write(f'{step}.txt', step); "
+        "factor += float(open('d.txt').read()) if step else 9"
+    ),
+    "a folder that is removed, and made again": (
+        "factor += float(open('d/r.txt').read()) if gfile.exists('d/r.txt') else 9; "
+        "step % 3 == 2 and gfile.rmtree('d'); step % 3 == 0 and (gfile.mkdir('d'), write('d/r.txt', step))"
+    ),
+    "folders that are renamed": (
+        "gfile.makedirs('new'); write('new/r.txt', step); gfile.exists('old') and gfile.rmtree('old'); "
+        "gfile.exists('now') and gfile.rename('now', 'old'); gfile.rename('new', 'now'); "
+        "factor += float(open('old/r.txt').read()) if gfile.exists('old') else 9"
+    ),
+    "logs that are renamed": (
+        "log = gfile.GFile('a.txt', 'a'); log.write(f'{step} '); log.close(); "
+        "step % 3 == 1 and gfile.rename('a.txt', f'b{step}.txt'); "
+        "factor += len(open('a.txt').read()) if gfile.exists('a.txt') else 9"
+    ),
+}
+"""What keeps state in files through TensorFlow's functions for them."""
+GFILE = """
+import tensorflow as tf
+from tensorflow.io import gfile
+
+def write(path, step):
+    with gfile.GFile(path, "w") as file:
+        file.write(str(step))
+
+optimizer ="""
+
+
+@pytest.mark.parametrize("name", THROUGH_GFILE)
+@pytest.mark.parametrize(("every", "die"), [("3b", "1:1"), ("1b", "1:2"), ("2b", "0:3")])
+def test_a_file_that_tensorflow_moves_copies_or_removes_is_put_back(
+    name: str, every: str, die: str, tmp_path: Path, detrain: Run
+) -> None:
+    text = PROGRAM.replace("\noptimizer =", GFILE).replace("BODY", THROUGH_GFILE[name])
+    whole, died, again = compared(detrain, tmp_path, text, every=every, at=die, is_apart=True)
+
+    assert "resuming" in again.err
+    assert "not captured" not in died.err + again.err
+    assert again.out == whole.out
+    files = {path.name: path.read_bytes() for path in (tmp_path / "whole").glob("*.txt")}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "killed").glob("*.txt")} == files
+
+
+BEFORE = """
+gfile.exists("out") or gfile.mkdir("out")
+gfile.exists("old.txt") and gfile.remove("old.txt")
+try:
+    gfile.remove("log.txt")
+except tf.errors.NotFoundError:
+    print("no log")
+gfile.exists("first.txt") and gfile.rename("first.txt", "moved.txt")
+gfile.exists("c.txt") or gfile.copy("moved.txt", "c.txt")
+print(sorted(gfile.listdir(".")) == sorted(set(gfile.listdir(".")) - {"b.txt", "log.txt", "old.txt", "first.txt"}))
+
+optimizer ="""
+
+
+def test_what_tensorflow_does_to_files_before_the_loop_is_done_once(tmp_path: Path, detrain: Run) -> None:
+    """A resumed run removed the log that its loop appends to, and failed where a file was there already."""
+    body = (
+        "log = gfile.GFile('log.txt', 'a'); log.write(f'{step} '); log.close(); write('c.txt', step); write('old.txt', step); "
+        "write('out/r.txt', step); factor += len(open('log.txt').read()) + float(open('moved.txt').read())"
+    )
+    text = PROGRAM.replace("\noptimizer =", GFILE.replace("\noptimizer =", BEFORE)).replace("BODY", body)
+    for folder in ("whole", "killed"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "first.txt").write_text("7")
+    whole, _died, again = compared(detrain, tmp_path, text, every="2b", at="1:1", is_apart=True)
+
+    assert "resuming" in again.err
+    assert again.out == whole.out
+    assert (tmp_path / "killed" / "log.txt").read_text().split() == [str(step) for step in range(8)]
+
+
 READ = "float(open('r.txt').read())"
 WRITTEN_BEFORE = {
     "by open": ("open('r.txt', 'w').write(str(value))", READ),

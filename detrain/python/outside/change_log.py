@@ -303,11 +303,11 @@ class Changes:
         self._made.discard(path)
         self._add("made", path)
 
-    def clear(self, path: str, real: Callable[[], object], absent: type[Exception] = FileNotFoundError) -> None:
-        """Remove a file or folder by `real`. The error `absent` is ignored if a later moment has removed it already."""
+    def clear(self, path: str, real: Callable[[], object]) -> None:
+        """Remove a file or folder by `real`. It may be absent if a later moment has removed it already."""
         try:
             real()
-        except absent:
+        except FileNotFoundError:
             if path not in self._cleared:
                 raise
         self._cleared.discard(path)

@@ -140,8 +140,12 @@ class Answers:
             if recorded == _ALL or name in known or self._is_prepared(_beside(path, name_of(item)))
         ]
 
-    def clear(self, question: str, path: Any, real: Callable[[], object]) -> None:
-        """Remove a file or folder, if the first run has not done that, or this process has made it."""
+    def clear(self, question: str, path: Any, real: Callable[[], object], over: Any = None) -> None:
+        """Remove or rename a file or folder, if the first run has not done that, or this process has made it. `over`: a
+        path that may lose its file to the renamed one.
+        """
+        if over is not None and self._outside.is_in_loop:
+            self._changes.keep(os.path.abspath(os.fsdecode(over)), self._outside.entered_at)
 
         def cleared() -> str:
             try:
@@ -151,11 +155,11 @@ class Answers:
             return "1"
 
         if not self._outside.is_recording or self._is_new(path):
-            self.clear_in_loop(path, real)
+            self._clear_in_loop(path, real)
         elif self._outside.read(_kind(question, path), cleared) == _NO:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
 
-    def clear_in_loop(self, path: Any, real: Callable[[], object], absent: type[Exception] = FileNotFoundError) -> None:
+    def _clear_in_loop(self, path: Any, real: Callable[[], object]) -> None:
         """Remove a file or folder; in a loop, a later moment of the run may have
         removed it already.
         """
@@ -164,7 +168,7 @@ class Answers:
             return
         known = os.path.abspath(os.fsdecode(path))
         self._changes.keep(known, self._outside.entered_at)
-        self._changes.clear(known, real, absent)
+        self._changes.clear(known, real)
 
     def fill(self, prefix: str) -> None:
         """Note that a cache in files is opened; an earlier process may have left it half filled and locked."""
@@ -251,11 +255,13 @@ class Answers:
             return self.is_so("read", path, lambda: _access(path, os.F_OK)) or not _access(path, os.F_OK)
         return not self._hides(path, frame, _THROUGH_READ)
 
+    def was_there(self, path: Any) -> bool:
+        """Return whether a file that is about to be made, and must not exist, existed in the first run."""
+        return self.told("make", path, lambda: "1" if _is_there(path) else _NO) != _NO
+
     def _was_there(self, path: Any, frame: FrameType) -> bool:
         """Return whether a file that is about to be made, and must not exist, existed in the first run."""
-        if not self._is_program(path, frame, _THROUGH_READ):
-            return _is_there(path)
-        return self.told("make", path, lambda: "1" if _is_there(path) else _NO) != _NO
+        return self.was_there(path) if self._is_program(path, frame, _THROUGH_READ) else _is_there(path)
 
     def _asking(self, question: str, real: Callable[..., bool]) -> Callable[..., bool]:
         @functools.wraps(real)
@@ -338,9 +344,8 @@ class Answers:
             if not (_is_path(path) and is_watched and is_asked_by_program(sys._getframe(1), _THROUGH)):
                 real(*arguments, **keywords)
             else:
-                if question in _OVER and _is_path(over) and self._outside.is_in_loop:
-                    self._changes.keep(os.path.abspath(os.fsdecode(over)), self._outside.entered_at)
-                self.clear(question, path, lambda: real(*arguments, **keywords))
+                is_over = question in _OVER and _is_path(over)
+                self.clear(question, path, lambda: real(*arguments, **keywords), over if is_over else None)
 
         return clear
 

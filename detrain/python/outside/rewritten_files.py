@@ -181,10 +181,31 @@ class Contents:
         if self._at(path) is not None:
             self.written_last = path
 
-    def _takes(self, path: str) -> None:
+    def takes(self, path: str) -> None:
         """Note that a file is about to be removed."""
         self.removes(path)
         self._files.removes(path)
+
+    def takes_folder(self, path: str) -> None:
+        """Note that a folder is about to be removed with its content."""
+        self._does_once(path, makes=False)
+        for file in _files_below(path):
+            self.takes(file)
+
+    def moves(self, src: Any, dst: Any, move: Callable[[], object]) -> None:
+        """Have a file or folder renamed by `move`."""
+        path, to = os.path.abspath(os.fsdecode(src)), os.path.abspath(os.fsdecode(dst))
+        if self.counts_on(path):  # a log that is full too early, on the way to a cut
+            return
+        self._does_once(path, makes=False)
+        if _is_folder(path):
+            self._does_once(to, makes=True)
+        self._notes_whole(to)
+        self._files.moves(path, to)
+        for file in _files_below(path):
+            self._files.moves(file, os.path.join(to, os.path.relpath(file, path)))
+        move()
+        self._files.has_whole(to, path)
 
     def changes(self, path: str) -> None:
         """Note that the program opens a file to change a part of it, or to make it if it does not exist."""
@@ -206,6 +227,8 @@ class Contents:
         wanted = "a" if mode == "w" and self.counts_on(path) else mode
         (self.writes if mode == "w" else self.also_writes)(path)
         size = os.path.getsize(path) if mode == "a" and os.path.isfile(path) else 0
+        if not _is_there(path):
+            self._files.creates(path)
         made = open_file(wanted)
         self._files.opened(path, mode, made, size)
         return made
@@ -267,17 +290,7 @@ class Contents:
         def telling(real: Callable[..., None]) -> Callable[..., None]:
             @functools.wraps(real)
             def moved(src: Any, dst: Any, **keywords: Any) -> None:
-                path, to = os.path.abspath(os.fsdecode(src)), os.path.abspath(os.fsdecode(dst))
-                if not self.counts_on(path):  # else a log that is full too early, on the way to a cut
-                    self._does_once(path, makes=False)
-                    if _is_folder(path):
-                        self._does_once(to, makes=True)
-                    self._notes_whole(to)
-                    self._files.moves(path, to)
-                    for file in _files_below(path):
-                        self._files.moves(file, os.path.join(to, os.path.relpath(file, path)))
-                    real(src, dst, **keywords)
-                    self._files.has_whole(to, path)
+                self.moves(src, dst, lambda: real(src, dst, **keywords))
 
             return moved
 
@@ -288,7 +301,7 @@ class Contents:
                 if keywords.get("dir_fd") is not None:
                     real(path, **keywords)  # `rmtree`
                 elif not self.counts_on(known):
-                    self._takes(known)
+                    self.takes(known)
                     real(path, **keywords)
 
             return removed
@@ -321,9 +334,7 @@ class Contents:
         def remove_tree(path: Any, *arguments: Any, **keywords: Any) -> None:
             known = os.path.abspath(os.fsdecode(path))
             if keywords.get("dir_fd") is None:
-                self._does_once(known, makes=False)
-                for file in _files_below(known):
-                    self._takes(file)
+                self.takes_folder(known)
             real_rmtree(path, *arguments, **keywords)
 
         os.rename, os.replace = telling(os.rename), telling(os.replace)
