@@ -59,6 +59,10 @@ PUT_BACK = {
     "a file that is not there at first": (
         "factor += float(open('r.txt').read()) if os.path.exists('r.txt') else 0; pathlib.Path('r.txt').write_text(str(step))"
     ),
+    "a file that is moved into a folder": (
+        "factor += float(open('d/r.txt').read()) if step else 9; open('r.txt', 'w').write(str(step)); "
+        "os.makedirs('d', exist_ok=True); step and os.remove('d/r.txt'); factor += len(shutil.move('r.txt', 'd'))"
+    ),
     "a file that is taken away and made again": (
         "factor += float(open('r.txt').read()) if os.path.exists('r.txt') else 9; "
         "os.remove('r.txt') if step % 3 == 2 else open('r.txt', 'w').write(str(step))"
@@ -278,6 +282,40 @@ def test_a_file_that_is_written_before_the_loop_too_is_put_back(name: str, is_be
     assert "resuming" in again.err
     assert "not captured" not in died.err + again.err
     assert again.out == whole.out
+
+
+MOVED_BEFORE = {
+    "an earlier result": (
+        "os.makedirs('old', exist_ok=True); os.path.exists('r.txt') and print(shutil.move('r.txt', 'old'))",
+        "factor += float(open('r.txt').read()) if os.path.exists('r.txt') else 9; open('r.txt', 'w').write(str(step)); "
+        "factor += float(open('old/r.txt').read())",
+    ),
+    "an earlier log": (
+        "os.path.exists('l.txt') and shutil.move('l.txt', 'old.txt')",
+        "open('l.txt', 'a').write(f'{step} '); factor += len(open('l.txt').read())",
+    ),
+    "a log's first line": (
+        "open('n', 'w').write('step '); os.replace('n', 'l.txt')",
+        "open('l.txt', 'a').write(f'{step} '); factor += len(open('l.txt').read())",
+    ),
+}
+"""What code before the loop moves, and what the loop does."""
+
+
+@pytest.mark.parametrize("name", MOVED_BEFORE)
+def test_what_code_before_the_loop_moves_is_not_moved_again(name: str, tmp_path: Path, detrain: Run) -> None:
+    """The file at the cut went to the place of the earlier one, or was lost to its first line."""
+    before, body = MOVED_BEFORE[name]
+    text = PROGRAM.replace("for epoch", f"{before}\nfor epoch", 1).replace("BODY", body)
+    for folder in ("whole", "killed"):
+        (tmp_path / folder).mkdir()
+        for file in ("r.txt", "l.txt"):
+            (tmp_path / folder / file).write_text("5")
+    whole, _died, again = compared(detrain, tmp_path, text, every="3b", at="1:1", is_apart=True)
+
+    assert again.out == whole.out
+    files = {path.relative_to(tmp_path / "whole"): path.read_bytes() for path in (tmp_path / "whole").rglob("*.txt")}
+    assert {file: (tmp_path / "killed" / file).read_bytes() for file in files} == files
 
 
 def test_a_file_that_an_epoch_reads_and_its_bodies_write_is_said(tmp_path: Path, detrain: Run) -> None:

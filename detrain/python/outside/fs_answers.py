@@ -49,7 +49,12 @@ _TELLING: Final[tuple[tuple[Any, str], ...]] = (
     *((os.path, name) for name in ("getsize", "getmtime", "getatime", "getctime")),
 )
 """Functions that raise an error if the path does not exist."""
-_OVER: Final = ("rename", "replace")
+_CLEARING: Final[tuple[tuple[Any, str], ...]] = (
+    *((os, name) for name in ("remove", "unlink", "rename", "replace")),
+    *((shutil, name) for name in ("rmtree", "move")),
+)
+"""Functions that take a file or folder away."""
+_OVER: Final = ("rename", "replace", "move")
 """Functions that may put a file in the place of another."""
 _MOST_NAMES: Final = 1000
 """Longer listings are of data, to which training adds nothing."""
@@ -97,7 +102,7 @@ class Answers:
         os.listdir = self._listing(os.listdir, lambda name: name)
         os.scandir = self._listing(os.scandir, lambda entry: entry.name)
         self._files.may_read, self._files.was_there = self._may_read, self._was_there
-        for owner, name in ((os, "remove"), (os, "unlink"), (os, "rename"), (os, "replace"), (shutil, "rmtree")):
+        for owner, name in _CLEARING:
             setattr(owner, name, self._clearing(name, getattr(owner, name)))
 
     def is_so(self, question: str, path: Any, real: Callable[[], bool]) -> bool:
@@ -334,20 +339,26 @@ class Answers:
         left = [item for name, item in names.items() if not self._hides(_beside(path, name), frame, _THROUGH_WALK, is_listed=True)]
         return left if isinstance(found, list) else sorted_entries(left)
 
-    def _clearing(self, question: str, real: Callable[..., Any]) -> Callable[..., None]:
+    def _clearing(self, question: str, real: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(real)
-        def clear(*arguments: Any, **keywords: Any) -> None:
+        def clear(*arguments: Any, **keywords: Any) -> Any:
             named = [keywords[name] for name in ("path", "src", "dst") if name in keywords]
             given: list[Any] = [*arguments, *named, None, None]
             path, over = given[:2]
             is_watched = self._outside.is_recording or self._outside.is_in_loop
             if not (_is_path(path) and is_watched and is_asked_by_program(sys._getframe(1), _THROUGH)):
-                real(*arguments, **keywords)
-            else:
-                is_over = question in _OVER and _is_path(over)
-                self.clear(question, path, lambda: real(*arguments, **keywords), over if is_over else None)
+                return real(*arguments, **keywords)
+            is_over = question in _OVER and _is_path(over)
+            found: list[Any] = []
+            self.clear(question, path, lambda: found.append(real(*arguments, **keywords)), over if is_over else None)
+            return found[0] if found else _moved_to(path, over) if question == "move" else None
 
         return clear
+
+
+def _moved_to(path: Any, to: Any) -> Any:
+    """Return what `shutil.move` has returned."""
+    return os.path.join(to, os.path.basename(os.fspath(path).rstrip(os.sep))) if os.path.isdir(to) else to
 
 
 def _is_pythons(frame: FrameType) -> bool:

@@ -37,6 +37,7 @@ _PIECEMEAL: Final = "the loop writes on in it, by what cannot open it again at i
 _IN_PLACE: Final = "the loop changes it in place"
 _is_there: Final = os.path.lexists
 _scandir, _is_folder, _is_link, _readlink, _lstat = os.scandir, os.path.isdir, os.path.islink, os.readlink, os.lstat
+_unlink: Final = os.unlink
 """The real functions, taken before the program's questions are followed."""
 _DEVICES: Final = "/dev/"
 
@@ -196,6 +197,9 @@ class Contents:
         """Have a file or folder renamed by `move`."""
         path, to = os.path.abspath(os.fsdecode(src)), os.path.abspath(os.fsdecode(dst))
         if self.counts_on(path):  # a log that is full too early, on the way to a cut
+            return
+        if self.counts_on(to) and not _is_folder(path):  # an earlier process has put it there, and appended to it
+            _unlink(path)
             return
         self._does_once(path, makes=False)
         if _is_folder(path):
