@@ -318,6 +318,56 @@ def test_what_code_before_the_loop_moves_is_not_moved_again(name: str, tmp_path:
     assert {file: (tmp_path / "killed" / file).read_bytes() for file in files} == files
 
 
+AT_HEADS = {
+    "renames": (
+        "os.path.exists('last.txt') and os.rename('last.txt', f'l{epoch}.txt')",
+        "factor += float(open('l1.txt').read()) if epoch else 0; batch % 2 or open('last.txt', 'w').write(str(step)); "
+        "factor += float(open('last.txt').read())",
+    ),
+    "removes": (
+        "os.path.exists('r.txt') and os.remove('r.txt')",
+        "factor += float(open('r.txt').read()) if os.path.exists('r.txt') else 9; "
+        "batch == 0 and open('r.txt', 'w').write(str(step))",
+    ),
+    "removes a folder": (
+        "shutil.rmtree('d', ignore_errors=True); os.mkdir('d')",
+        "open(f'd/{batch}.txt', 'w').write(str(step)); "
+        "factor += sum(float(open(f'd/{each}.txt').read()) for each in range(batch + 1))",
+    ),
+    "copies": (
+        "epoch and shutil.copy('last.txt', 'r.txt')",
+        "factor += float(open('r.txt').read()) if epoch else 0; open('last.txt', 'w').write(str(step))",
+    ),
+    "makes a file for a moment": (
+        "open('r.txt', 'w').write('1')",
+        "factor += 1 if os.path.exists('r.txt') else 9; step == 4 and os.path.exists('r.txt') and os.rename('r.txt', 'n.txt'); "
+        "step == 1 and os.remove('r.txt'); step == 2 and open('n.txt', 'w').write('1')",
+    ),
+}
+"""What code at the head of an epoch, which runs again on the way to a cut inside of it, does to files of bodies."""
+
+
+@pytest.mark.parametrize("name", AT_HEADS)
+@pytest.mark.parametrize("is_between", [False, True], ids=["at the head of epochs", "between loops"])
+def test_files_that_code_on_the_way_takes_away_are_back_at_the_cut(
+    name: str, is_between: bool, tmp_path: Path, detrain: Run
+) -> None:
+    """What bodies had written there by the cut was gone, without a word."""
+    head, body = AT_HEADS[name]
+    if is_between:
+        loop = "for epoch in range(2):\n    for batch in range(4):\n        optimizer.apply_gradients(np.ones(3))\n"
+        loop += "        open('last.txt', 'w').write('1')\n        open('r.txt', 'w').write('2')\n"
+        text = PROGRAM.replace("for epoch", f"{loop}{head}\nfor epoch", 1)
+    else:
+        text = PROGRAM.replace("    for batch", f"    {head}\n    for batch")
+    whole, _died, again = compared(detrain, tmp_path, text.replace("BODY", body), every="3b", at="1:3", is_apart=True)
+
+    assert again.out == whole.out
+    files = {path.relative_to(tmp_path / "whole"): path.read_bytes() for path in (tmp_path / "whole").rglob("*.txt")}
+    left = [path for path in (tmp_path / "killed").rglob("*.txt") if "ckpt" not in path.parts]
+    assert {path.relative_to(tmp_path / "killed"): path.read_bytes() for path in left} == files
+
+
 def test_a_file_that_an_epoch_reads_and_its_bodies_write_is_said(tmp_path: Path, detrain: Run) -> None:
     """A run that resumes inside of the epoch reads it again before the batches, as the bodies have left it."""
     body = "factor = first; open('r.txt', 'w').write(str(step))"

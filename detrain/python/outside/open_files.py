@@ -35,7 +35,7 @@ from detrain.base.in_place import in_place_of
 from detrain.base.paths import path_below
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.outside import event_files, log_handlers
-from detrain.python.outside.change_log import Changes
+from detrain.python.outside.change_log import Changes, copy_file, link_file
 from detrain.python.outside.file_versions import How, Versions
 from detrain.store.job_home import folders_beside
 
@@ -269,6 +269,7 @@ class Files:
         if self._changes is None or not (os.path.isfile(path) or os.path.islink(path)):
             return
         if not self.is_followed(path):
+            self._puts_aside(path, copy_file)
             self.keep(path, "moved")
             self.removes(to)
         elif os.path.dirname(path) != os.path.dirname(to):
@@ -289,6 +290,7 @@ class Files:
                 self._changes.drop(path)
                 self._appended.pop(path, None)
         elif not is_over or os.path.isfile(path):
+            self._puts_aside(path, link_file)
             self.keep(path, "replaced")
 
     def is_followed(self, path: str) -> bool:
@@ -311,12 +313,14 @@ class Files:
         """Note that a file is about to be written as a whole, or another to be put in its place: on the way to a cut,
         put away what the loop has written there.
         """
-        if self._changes is None or self._is_kept(path) or self.is_own(path):
-            return
-        if self._is_on_way:
-            self._changes.put_aside(path)
-        elif not self._is_before_loop:
+        self._puts_aside(path)
+        is_in_loop = not (self._is_before_loop or self._is_on_way or self._is_kept(path) or self.is_own(path))
+        if is_in_loop and self._changes is not None:
             self._changes.rewrite(path)
+
+    def _puts_aside(self, path: str, put: Callable[[str, Path], object] | None = None) -> None:
+        if self._is_on_way and self._changes is not None and not self._is_kept(path) and not self.is_own(path):
+            self._changes.put_aside(path, put)
 
     def creates(self, path: str) -> None:
         """Note that a file that does not exist is about to be opened for writing."""
@@ -402,12 +406,11 @@ class Files:
         del self._kept[:1]
         if self.versions is not None and has_contents:
             self.versions.put_back()
-        if self._changes is not None:
-            self._changes.return_aside()
         if kept_in is not None:
             self._is_on_way = False
             self._kept_folders = False
             if self._changes is not None:
+                self._changes.return_aside()
                 self._changes.arrive()
                 for path in self._changes.appended:
                     if self.shown(path) not in files:
