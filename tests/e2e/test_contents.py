@@ -334,6 +334,11 @@ AT_HEADS = {
         "open(f'd/{batch}.txt', 'w').write(str(step)); "
         "factor += sum(float(open(f'd/{each}.txt').read()) for each in range(batch + 1))",
     ),
+    "removes a folder with a log": (
+        "shutil.rmtree('d', ignore_errors=True); os.mkdir('d')",
+        "open('d/l.txt', 'a').write(f'{step} '); open(f'd/{batch}.txt', 'w').write(str(step)); "
+        "factor += len(open('d/l.txt').read()) + len(os.listdir('d'))",
+    ),
     "copies": (
         "epoch and shutil.copy('last.txt', 'r.txt')",
         "factor += float(open('r.txt').read()) if epoch else 0; open('last.txt', 'w').write(str(step))",

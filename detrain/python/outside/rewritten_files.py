@@ -187,11 +187,20 @@ class Contents:
         self.removes(path)
         self._files.removes(path)
 
-    def takes_folder(self, path: str) -> None:
-        """Note that a folder is about to be removed with its content."""
+    def takes_folder(self, path: str, remove: Callable[[], object]) -> None:
+        """Have a folder removed with its content by `remove`; with logs in it that a checkpoint needs, only the rest of
+        its files.
+        """
         self._does_once(path, makes=False)
-        for file in _files_below(path):
-            self.takes(file)
+        files = list(_files_below(path))
+        logs = set(filter(self.counts_on, files))
+        for file in files:
+            if file not in logs:
+                self.takes(file)
+                if logs:
+                    _unlink(file)
+        if not logs:
+            remove()
 
     def moves(self, src: Any, dst: Any, move: Callable[[], object]) -> None:
         """Have a file or folder renamed by `move`."""
@@ -336,10 +345,11 @@ class Contents:
 
         @in_place_of(shutil, "rmtree")
         def remove_tree(path: Any, *arguments: Any, **keywords: Any) -> None:
-            known = os.path.abspath(os.fsdecode(path))
+            remove = functools.partial(real_rmtree, path, *arguments, **keywords)
             if keywords.get("dir_fd") is None:
-                self.takes_folder(known)
-            real_rmtree(path, *arguments, **keywords)
+                self.takes_folder(os.path.abspath(os.fsdecode(path)), remove)
+            else:
+                remove()
 
         os.rename, os.replace = telling(os.rename), telling(os.replace)
         os.link, os.symlink = linking(os.link), linking(os.symlink)

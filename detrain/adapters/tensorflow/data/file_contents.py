@@ -129,8 +129,7 @@ def _watch_moves(contents: Contents) -> None:
 
     @in_place_of(_native, "DeleteRecursively")
     def delete_recursively(path: bytes) -> None:
-        contents.takes_folder(os.path.abspath(os.fsdecode(path)))
-        remove_tree(path)
+        contents.takes_folder(os.path.abspath(os.fsdecode(path)), lambda: remove_tree(path))
 
 
 def _watch_checkpoints(contents: Contents) -> None:
