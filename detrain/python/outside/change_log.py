@@ -77,7 +77,7 @@ class Changes:
         self._is_gone: set[str] = set()
         """Kept files that were cleared away before the cut from which the run goes on."""
         self._rewritten: set[str] = set()
-        """Files that the loop wrote as a whole before that cut."""
+        """Files that the loop wrote as a whole, or took away, before that cut."""
         self._aside: dict[str, str] = {}
         """Such files that are put away for now: code before the loop writes them again, but the cut needs the loop's
         content."""
@@ -220,7 +220,7 @@ class Changes:
         return self.kept_in / name
 
     def rewrite(self, path: str) -> None:
-        """Note that the loop writes a file as a whole: code before the loop may write it, too."""
+        """Note that the loop writes a file as a whole, or takes it away: code before the loop may write it, too."""
         if path not in self._rewritten:
             self._rewritten.add(path)
             self._add("rewritten", path)

@@ -269,7 +269,7 @@ class Files:
         if self._changes is None or not (os.path.isfile(path) or os.path.islink(path)):
             return
         if not self.is_followed(path):
-            self._puts_aside(path, copy_file)
+            self.touches(path, copy_file)
             self.keep(path, "moved")
             self.removes(to)
         elif os.path.dirname(path) != os.path.dirname(to):
@@ -290,7 +290,7 @@ class Files:
                 self._changes.drop(path)
                 self._appended.pop(path, None)
         elif not is_over or os.path.isfile(path):
-            self._puts_aside(path, link_file)
+            self.touches(path, link_file)
             self.keep(path, "replaced")
 
     def is_followed(self, path: str) -> bool:
@@ -309,18 +309,18 @@ class Files:
             self._changes.empty(path)
         return False
 
-    def replaces(self, path: str) -> None:
-        """Note that a file is about to be written as a whole, or another to be put in its place: on the way to a cut,
-        put away what the loop has written there.
+    def touches(self, path: str, put: Callable[[str, Path], object] | None = None) -> None:
+        """Note that a file is about to be written as a whole or to be taken away, or another to be put in its place: on
+        the way to a cut, put away, by `put` or else by a move, what the loop has written there.
         """
-        self._puts_aside(path)
-        is_in_loop = not (self._is_before_loop or self._is_on_way or self._is_kept(path) or self.is_own(path))
-        if is_in_loop and self._changes is not None:
-            self._changes.rewrite(path)
-
-    def _puts_aside(self, path: str, put: Callable[[str, Path], object] | None = None) -> None:
-        if self._is_on_way and self._changes is not None and not self._is_kept(path) and not self.is_own(path):
+        if self._changes is None or self._is_kept(path) or self.is_own(path):
+            return
+        if put is not None and self.versions is not None and self.versions.is_of_others(path):  # a temporary file
+            return
+        if self._is_on_way:
             self._changes.put_aside(path, put)
+        elif not self._is_before_loop:
+            self._changes.rewrite(path)
 
     def creates(self, path: str) -> None:
         """Note that a file that does not exist is about to be opened for writing."""

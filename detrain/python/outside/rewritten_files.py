@@ -153,7 +153,7 @@ class Contents:
         self._notes_whole(path)
 
     def _notes_whole(self, path: str) -> None:
-        self._files.replaces(path)
+        self._files.touches(path)
         at = self.also_writes(path)
         if at is None:
             return
