@@ -59,6 +59,10 @@ PUT_BACK = {
     "a file that is not there at first": (
         "factor += float(open('r.txt').read()) if os.path.exists('r.txt') else 0; pathlib.Path('r.txt').write_text(str(step))"
     ),
+    "a file that is moved into a folder": (
+        "factor += float(open('d/r.txt').read()) if step else 9; open('r.txt', 'w').write(str(step)); "
+        "os.makedirs('d', exist_ok=True); step and os.remove('d/r.txt'); factor += len(shutil.move('r.txt', 'd'))"
+    ),
     "a file that is taken away and made again": (
         "factor += float(open('r.txt').read()) if os.path.exists('r.txt') else 9; "
         "os.remove('r.txt') if step % 3 == 2 else open('r.txt', 'w').write(str(step))"
@@ -148,6 +152,234 @@ def test_a_file_that_is_written_whole_is_put_back(name: str, every: str, die: st
     assert again.out == whole.out
     files = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir() if path.suffix in (".txt", ".json", ".npy")}
     assert {name: (tmp_path / "killed" / name).read_bytes() for name in files} == files
+
+
+THROUGH_GFILE = {
+    "a file put in the place of another": (
+        "factor += float(open('r.txt').read()) if step else 0; write('n', step); gfile.rename('n', 'r.txt', overwrite=True)"
+    ),
+    "a copy in the place of another": (
+        "factor += float(open('r.txt').read()) if step else 0; write('n', step); gfile.copy('n', 'r.txt', overwrite=True)"
+    ),
+    "a file that is taken away and made again": (
+        "factor += float(open('r.txt').read()) if gfile.exists('r.txt') else 9; "
+        "gfile.remove('r.txt') if step % 3 == 2 else write('r.txt', step)"
+    ),
+    "a file that is taken over": (
+        "step and gfile.rename(f'{step - 1}.txt', 'd.txt', True); write(f'{step}.txt', step); "
+        "factor += float(open('d.txt').read()) if step else 9"
+    ),
+    "a folder that is removed, and made again": (
+        "factor += float(open('d/r.txt').read()) if gfile.exists('d/r.txt') else 9; "
+        "step % 3 == 2 and gfile.rmtree('d'); step % 3 == 0 and (gfile.mkdir('d'), write('d/r.txt', step))"
+    ),
+    "folders that are renamed": (
+        "gfile.makedirs('new'); write('new/r.txt', step); gfile.exists('old') and gfile.rmtree('old'); "
+        "gfile.exists('now') and gfile.rename('now', 'old'); gfile.rename('new', 'now'); "
+        "factor += float(open('old/r.txt').read()) if gfile.exists('old') else 9"
+    ),
+    "logs that are renamed": (
+        "log = gfile.GFile('a.txt', 'a'); log.write(f'{step} '); log.close(); "
+        "step % 3 == 1 and gfile.rename('a.txt', f'b{step}.txt'); "
+        "factor += len(open('a.txt').read()) if gfile.exists('a.txt') else 9"
+    ),
+}
+"""What keeps state in files through TensorFlow's functions for them."""
+GFILE = """
+import tensorflow as tf
+from tensorflow.io import gfile
+
+def write(path, step):
+    with gfile.GFile(path, "w") as file:
+        file.write(str(step))
+
+optimizer ="""
+
+
+@pytest.mark.parametrize("name", THROUGH_GFILE)
+@pytest.mark.parametrize(("every", "die"), [("3b", "1:1"), ("1b", "1:2"), ("2b", "0:3")])
+def test_a_file_that_tensorflow_moves_copies_or_removes_is_put_back(
+    name: str, every: str, die: str, tmp_path: Path, detrain: Run
+) -> None:
+    text = PROGRAM.replace("\noptimizer =", GFILE).replace("BODY", THROUGH_GFILE[name])
+    whole, died, again = compared(detrain, tmp_path, text, every=every, at=die, is_apart=True)
+
+    assert "resuming" in again.err
+    assert "not captured" not in died.err + again.err
+    assert again.out == whole.out
+    files = {path.name: path.read_bytes() for path in (tmp_path / "whole").glob("*.txt")}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "killed").glob("*.txt")} == files
+
+
+BEFORE = """
+gfile.exists("out") or gfile.mkdir("out")
+gfile.exists("old.txt") and gfile.remove("old.txt")
+try:
+    gfile.remove("log.txt")
+except tf.errors.NotFoundError:
+    print("no log")
+gfile.exists("first.txt") and gfile.rename("first.txt", "moved.txt")
+gfile.exists("c.txt") or gfile.copy("moved.txt", "c.txt")
+print(sorted(gfile.listdir(".")) == sorted(set(gfile.listdir(".")) - {"b.txt", "log.txt", "old.txt", "first.txt"}))
+
+optimizer ="""
+
+
+def test_what_tensorflow_does_to_files_before_the_loop_is_done_once(tmp_path: Path, detrain: Run) -> None:
+    """A resumed run removed the log that its loop appends to, and failed where a file was there already."""
+    body = (
+        "log = gfile.GFile('log.txt', 'a'); log.write(f'{step} '); log.close(); write('c.txt', step); write('old.txt', step); "
+        "write('out/r.txt', step); factor += len(open('log.txt').read()) + float(open('moved.txt').read())"
+    )
+    text = PROGRAM.replace("\noptimizer =", GFILE.replace("\noptimizer =", BEFORE)).replace("BODY", body)
+    for folder in ("whole", "killed"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "first.txt").write_text("7")
+    whole, _died, again = compared(detrain, tmp_path, text, every="2b", at="1:1", is_apart=True)
+
+    assert "resuming" in again.err
+    assert again.out == whole.out
+    assert (tmp_path / "killed" / "log.txt").read_text().split() == [str(step) for step in range(8)]
+
+
+READ = "float(open('r.txt').read())"
+WRITTEN_BEFORE = {
+    "by open": ("open('r.txt', 'w').write(str(value))", READ),
+    "put in the place of another": ("open('n', 'w').write(str(value)); os.replace('n', 'r.txt')", READ),
+    "put there anew": (
+        "open('n', 'w').write(str(value)); os.path.exists('r.txt') and os.remove('r.txt'); os.rename('n', 'r.txt')",
+        READ,
+    ),
+    "copied": ("open('n', 'w').write(str(value)); shutil.copy('n', 'r.txt')", READ),
+    "by the system": (
+        "file = os.open('r.txt', os.O_WRONLY | os.O_CREAT | os.O_TRUNC); os.write(file, str(value).encode()); os.close(file)",
+        READ,
+    ),
+    "HDF5": (
+        "file = h5py.File('w.h5', 'w'); file['x'] = [float(value)]; file.close()",
+        "float(h5py.File('w.h5', 'r')['x'][0])",
+    ),
+    "by an op": ("import tensorflow as tf; tf.io.write_file('r.txt', str(value))", READ),
+    "TensorFlow's checkpoint": (
+        "import tensorflow as tf; tf.train.Checkpoint(x=tf.Variable(float(value))).write('w')",
+        "float(__import__('tensorflow').train.load_variable('w', 'x/.ATTRIBUTES/VARIABLE_VALUE'))",
+    ),
+}
+"""How a file is written as a whole, and read."""
+
+
+@pytest.mark.parametrize("name", WRITTEN_BEFORE)
+@pytest.mark.parametrize("is_between", [False, True], ids=["before all loops", "between loops"])
+def test_a_file_that_is_written_before_the_loop_too_is_put_back(name: str, is_between: bool, tmp_path: Path, detrain: Run) -> None:
+    """Code before the loop, which runs again, wrote over the content at the cut, without a word."""
+    save, read = WRITTEN_BEFORE[name]
+    loop = "for epoch in range(2):\n    for batch in range(4):\n        optimizer.apply_gradients(np.ones(3))\n"
+    before = f"{loop}save(9)\n" if is_between else "save(9)\n"
+    text = PROGRAM.replace("for epoch", f"def save(value):\n    {save}\n\n{before}for epoch", 1)
+    text = text.replace("BODY", f"factor += {read}; save(step)")
+    whole, died, again = compared(detrain, tmp_path, text, every="3b", at="1:1", is_apart=True)
+
+    assert "resuming" in again.err
+    assert "not captured" not in died.err + again.err
+    assert again.out == whole.out
+
+
+DONE_BEFORE = {
+    "a flag that the loop removes": (
+        "open('n', 'w').write('1'); os.replace('n', 'flag.txt')",
+        "factor += os.path.exists('flag.txt'); step == 1 and os.remove('flag.txt')",
+    ),
+    "a flag that the loop renames": (
+        "open('n', 'w').write('1'); os.replace('n', 'flag.txt')",
+        "factor += os.path.exists('flag.txt'); step == 1 and os.rename('flag.txt', 'was.txt')",
+    ),
+    "an earlier result": (
+        "os.makedirs('old', exist_ok=True); os.path.exists('r.txt') and print(shutil.move('r.txt', 'old'))",
+        "factor += float(open('r.txt').read()) if os.path.exists('r.txt') else 9; open('r.txt', 'w').write(str(step)); "
+        "factor += float(open('old/r.txt').read())",
+    ),
+    "an earlier log": (
+        "os.path.exists('l.txt') and shutil.move('l.txt', 'old.txt')",
+        "open('l.txt', 'a').write(f'{step} '); factor += len(open('l.txt').read())",
+    ),
+    "a log's first line": (
+        "open('n', 'w').write('step '); os.replace('n', 'l.txt')",
+        "open('l.txt', 'a').write(f'{step} '); factor += len(open('l.txt').read())",
+    ),
+}
+"""What code before the loop does to files, and what the loop does."""
+
+
+@pytest.mark.parametrize("name", DONE_BEFORE)
+def test_what_code_before_the_loop_does_to_files_does_not_change_the_cut(name: str, tmp_path: Path, detrain: Run) -> None:
+    """The file at the cut went to the place of the earlier one, was lost to its first line, or was there again."""
+    before, body = DONE_BEFORE[name]
+    text = PROGRAM.replace("for epoch", f"{before}\nfor epoch", 1).replace("BODY", body)
+    for folder in ("whole", "killed"):
+        (tmp_path / folder).mkdir()
+        for file in ("r.txt", "l.txt"):
+            (tmp_path / folder / file).write_text("5")
+    whole, _died, again = compared(detrain, tmp_path, text, every="3b", at="1:1", is_apart=True)
+
+    assert again.out == whole.out
+    files = {path.relative_to(tmp_path / "whole"): path.read_bytes() for path in (tmp_path / "whole").rglob("*.txt")}
+    left = [path for path in (tmp_path / "killed").rglob("*.txt") if "ckpt" not in path.parts]
+    assert {path.relative_to(tmp_path / "killed"): path.read_bytes() for path in left} == files
+
+
+AT_HEADS = {
+    "renames": (
+        "os.path.exists('last.txt') and os.rename('last.txt', f'l{epoch}.txt')",
+        "factor += float(open('l1.txt').read()) if epoch else 0; batch % 2 or open('last.txt', 'w').write(str(step)); "
+        "factor += float(open('last.txt').read())",
+    ),
+    "removes": (
+        "os.path.exists('r.txt') and os.remove('r.txt')",
+        "factor += float(open('r.txt').read()) if os.path.exists('r.txt') else 9; "
+        "batch == 0 and open('r.txt', 'w').write(str(step))",
+    ),
+    "removes a folder": (
+        "shutil.rmtree('d', ignore_errors=True); os.mkdir('d')",
+        "open(f'd/{batch}.txt', 'w').write(str(step)); "
+        "factor += sum(float(open(f'd/{each}.txt').read()) for each in range(batch + 1))",
+    ),
+    "removes a folder with a log": (
+        "shutil.rmtree('d', ignore_errors=True); os.mkdir('d')",
+        "open('d/l.txt', 'a').write(f'{step} '); open(f'd/{batch}.txt', 'w').write(str(step)); "
+        "factor += len(open('d/l.txt').read()) + len(os.listdir('d'))",
+    ),
+    "copies": (
+        "epoch and shutil.copy('last.txt', 'r.txt')",
+        "factor += float(open('r.txt').read()) if epoch else 0; open('last.txt', 'w').write(str(step))",
+    ),
+    "makes a file for a moment": (
+        "open('r.txt', 'w').write('1')",
+        "factor += 1 if os.path.exists('r.txt') else 9; step == 4 and os.path.exists('r.txt') and os.rename('r.txt', 'n.txt'); "
+        "step == 1 and os.remove('r.txt'); step == 2 and open('n.txt', 'w').write('1')",
+    ),
+}
+"""What code at the head of an epoch, which runs again on the way to a cut inside of it, does to files of bodies."""
+
+
+@pytest.mark.parametrize("name", AT_HEADS)
+@pytest.mark.parametrize("is_between", [False, True], ids=["at the head of epochs", "between loops"])
+def test_files_that_code_on_the_way_takes_away_are_back_at_the_cut(
+    name: str, is_between: bool, tmp_path: Path, detrain: Run
+) -> None:
+    """What bodies had written there by the cut was gone, without a word."""
+    head, body = AT_HEADS[name]
+    if is_between:
+        loop = "for epoch in range(2):\n    for batch in range(4):\n        optimizer.apply_gradients(np.ones(3))\n"
+        loop += "        open('last.txt', 'w').write('1')\n        open('r.txt', 'w').write('2')\n"
+        text = PROGRAM.replace("for epoch", f"{loop}{head}\nfor epoch", 1)
+    else:
+        text = PROGRAM.replace("    for batch", f"    {head}\n    for batch")
+    whole, _died, again = compared(detrain, tmp_path, text.replace("BODY", body), every="3b", at="1:3", is_apart=True)
+
+    assert again.out == whole.out
+    files = {path.relative_to(tmp_path / "whole"): path.read_bytes() for path in (tmp_path / "whole").rglob("*.txt")}
+    left = [path for path in (tmp_path / "killed").rglob("*.txt") if "ckpt" not in path.parts]
+    assert {path.relative_to(tmp_path / "killed"): path.read_bytes() for path in left} == files
 
 
 def test_a_file_that_an_epoch_reads_and_its_bodies_write_is_said(tmp_path: Path, detrain: Run) -> None:

@@ -251,10 +251,10 @@ def _fix_settings(settings: Settings) -> None:
     tf.config.experimental.enable_op_determinism()
     _fix_clock()
     fix_order()
-    if settings.answers is not None:
-        watch_files(settings.answers)
     if settings.contents is not None:
         watch_contents(settings.contents)
+    if settings.answers is not None:  # last: what is not done again is no change
+        watch_files(settings.answers)
     if settings.probes is not None:
         refuse_unseen(settings.probes)
     tf.config.threading.set_intra_op_parallelism_threads(settings.threads)

@@ -28,6 +28,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -62,7 +63,7 @@ class Changes:
         `since` is the cut from which the run goes on, None if it begins. With `is_fresh`, the run starts anew: earlier
         folders, removals, moves and versions do not count.
         """
-        self._path, self._is_fresh = path, is_fresh
+        self._path, self._is_fresh, self._began_at = path, is_fresh, time.time()
         self.kept_in = path.with_suffix(KEPT)
         self._begun: dict[str, list[str]] | None = None
         self._made: set[str] = set()
@@ -76,8 +77,7 @@ class Changes:
         self._is_gone: set[str] = set()
         """Kept files that were cleared away before the cut from which the run goes on."""
         self._rewritten: set[str] = set()
-        """Files that the program had opened for writing before the loop, and that the loop wrote anew before that
-        cut."""
+        """Files that the loop wrote as a whole, or took away, before that cut."""
         self._aside: dict[str, str] = {}
         """Such files that are put away for now: code before the loop writes them again, but the cut needs the loop's
         content."""
@@ -159,7 +159,7 @@ class Changes:
             if not os.path.lexists(path):
                 with contextlib.suppress(OSError):
                     os.makedirs(os.path.dirname(path), exist_ok=True)
-                    _link(self.kept_in / name, path)
+                    link_file(self.kept_in / name, path)
         if self._is_fresh:
             self.forget()
             self._kept.clear()
@@ -186,7 +186,7 @@ class Changes:
 
     def drop(self, path: str) -> None:
         """Keep a file that was appended to, before it is cleared away."""
-        self._keep_dropped(path, _link)
+        self._keep_dropped(path, link_file)
 
     def empty(self, path: str) -> None:
         """Keep a copy of a file that was appended to, before it is emptied."""
@@ -220,26 +220,36 @@ class Changes:
         return self.kept_in / name
 
     def rewrite(self, path: str) -> None:
-        """Note that the program opens a file for writing that it had already opened before the loop."""
+        """Note that the loop writes a file as a whole, or takes it away: code before the loop may write it, too."""
         if path not in self._rewritten:
             self._rewritten.add(path)
             self._add("rewritten", path)
 
-    def put_aside(self, path: str) -> None:
-        """Put a file away that the loop has written, before code ahead of the loop writes it again."""
-        if path in self._rewritten and path not in self._aside and os.path.isfile(path):
+    def put_aside(self, path: str, put: Callable[[str, Path], object] | None = None) -> None:
+        """Put a file away, by `put` or else by a move, that the loop has written, before code ahead of the loop writes
+        or removes it again; note if there is none.
+        """
+        if path not in self._rewritten or path in self._aside:
+            return
+        if os.path.isfile(path):
             with contextlib.suppress(OSError):
                 name = self.new_name()
                 self._aside[path] = name
                 self._add("aside", path, name)
-                _move(path, self.kept_in / name)
+                (put or move_file)(path, self.kept_in / name)
+        elif not os.path.lexists(path):
+            self._aside[path] = NO_FILE
 
     def return_aside(self) -> None:
         """Move the files that were put aside back, over the files that were written there since."""
         for path, name in self._aside.items():
-            if (self.kept_in / name).is_file():
-                with contextlib.suppress(OSError):
-                    _move(self.kept_in / name, path)
+            with contextlib.suppress(OSError):
+                if name == NO_FILE:
+                    if os.stat(path).st_mtime >= self._began_at:  # else another rank has returned it
+                        _unlink(path)
+                elif (self.kept_in / name).is_file():
+                    os.makedirs(os.path.dirname(path), exist_ok=True)
+                    move_file(self.kept_in / name, path)
         self._aside.clear()
 
     def note_version(self, path: str, name: str) -> None:
@@ -304,11 +314,11 @@ class Changes:
         self._made.discard(path)
         self._add("made", path)
 
-    def clear(self, path: str, real: Callable[[], object], absent: type[Exception] = FileNotFoundError) -> None:
-        """Remove a file or folder by `real`. The error `absent` is ignored if a later moment has removed it already."""
+    def clear(self, path: str, real: Callable[[], object]) -> None:
+        """Remove a file or folder by `real`. It may be absent if a later moment has removed it already."""
         try:
             real()
-        except absent:
+        except FileNotFoundError:
             if path not in self._cleared:
                 raise
         self._cleared.discard(path)
@@ -319,7 +329,7 @@ class Changes:
         with contextlib.suppress(OSError):
             if path not in self._kept and os.path.isfile(path) and os.stat(path).st_mtime < before:
                 name = self.new_name()
-                _link(path, self.kept_in / name)
+                link_file(path, self.kept_in / name)
                 self._kept[path] = name
                 self._add("kept", path, name)
 
@@ -447,7 +457,7 @@ def move_file(source: str | Path, target: str | Path) -> None:
         _unlink(source)
 
 
-def _link(source: str | Path, target: str | Path) -> None:
+def link_file(source: str | Path, target: str | Path) -> None:
     """Give a file a second name; make a copy if that is on another disk."""
     try:
         os.link(source, target)

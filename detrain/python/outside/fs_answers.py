@@ -49,7 +49,12 @@ _TELLING: Final[tuple[tuple[Any, str], ...]] = (
     *((os.path, name) for name in ("getsize", "getmtime", "getatime", "getctime")),
 )
 """Functions that raise an error if the path does not exist."""
-_OVER: Final = ("rename", "replace")
+_CLEARING: Final[tuple[tuple[Any, str], ...]] = (
+    *((os, name) for name in ("remove", "unlink", "rename", "replace")),
+    *((shutil, name) for name in ("rmtree", "move")),
+)
+"""Functions that take a file or folder away."""
+_OVER: Final = ("rename", "replace", "move")
 """Functions that may put a file in the place of another."""
 _MOST_NAMES: Final = 1000
 """Longer listings are of data, to which training adds nothing."""
@@ -97,7 +102,7 @@ class Answers:
         os.listdir = self._listing(os.listdir, lambda name: name)
         os.scandir = self._listing(os.scandir, lambda entry: entry.name)
         self._files.may_read, self._files.was_there = self._may_read, self._was_there
-        for owner, name in ((os, "remove"), (os, "unlink"), (os, "rename"), (os, "replace"), (shutil, "rmtree")):
+        for owner, name in _CLEARING:
             setattr(owner, name, self._clearing(name, getattr(owner, name)))
 
     def is_so(self, question: str, path: Any, real: Callable[[], bool]) -> bool:
@@ -140,8 +145,12 @@ class Answers:
             if recorded == _ALL or name in known or self._is_prepared(_beside(path, name_of(item)))
         ]
 
-    def clear(self, question: str, path: Any, real: Callable[[], object]) -> None:
-        """Remove a file or folder, if the first run has not done that, or this process has made it."""
+    def clear(self, question: str, path: Any, real: Callable[[], object], over: Any = None) -> None:
+        """Remove or rename a file or folder, if the first run has not done that, or this process has made it. `over`: a
+        path that may lose its file to the renamed one.
+        """
+        if over is not None and self._outside.is_in_loop:
+            self._changes.keep(os.path.abspath(os.fsdecode(over)), self._outside.entered_at)
 
         def cleared() -> str:
             try:
@@ -151,11 +160,11 @@ class Answers:
             return "1"
 
         if not self._outside.is_recording or self._is_new(path):
-            self.clear_in_loop(path, real)
+            self._clear_in_loop(path, real)
         elif self._outside.read(_kind(question, path), cleared) == _NO:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
 
-    def clear_in_loop(self, path: Any, real: Callable[[], object], absent: type[Exception] = FileNotFoundError) -> None:
+    def _clear_in_loop(self, path: Any, real: Callable[[], object]) -> None:
         """Remove a file or folder; in a loop, a later moment of the run may have
         removed it already.
         """
@@ -164,7 +173,7 @@ class Answers:
             return
         known = os.path.abspath(os.fsdecode(path))
         self._changes.keep(known, self._outside.entered_at)
-        self._changes.clear(known, real, absent)
+        self._changes.clear(known, real)
 
     def fill(self, prefix: str) -> None:
         """Note that a cache in files is opened; an earlier process may have left it half filled and locked."""
@@ -251,11 +260,13 @@ class Answers:
             return self.is_so("read", path, lambda: _access(path, os.F_OK)) or not _access(path, os.F_OK)
         return not self._hides(path, frame, _THROUGH_READ)
 
+    def was_there(self, path: Any) -> bool:
+        """Return whether a file that is about to be made, and must not exist, existed in the first run."""
+        return self.told("make", path, lambda: "1" if _is_there(path) else _NO) != _NO
+
     def _was_there(self, path: Any, frame: FrameType) -> bool:
         """Return whether a file that is about to be made, and must not exist, existed in the first run."""
-        if not self._is_program(path, frame, _THROUGH_READ):
-            return _is_there(path)
-        return self.told("make", path, lambda: "1" if _is_there(path) else _NO) != _NO
+        return self.was_there(path) if self._is_program(path, frame, _THROUGH_READ) else _is_there(path)
 
     def _asking(self, question: str, real: Callable[..., bool]) -> Callable[..., bool]:
         @functools.wraps(real)
@@ -328,21 +339,26 @@ class Answers:
         left = [item for name, item in names.items() if not self._hides(_beside(path, name), frame, _THROUGH_WALK, is_listed=True)]
         return left if isinstance(found, list) else sorted_entries(left)
 
-    def _clearing(self, question: str, real: Callable[..., Any]) -> Callable[..., None]:
+    def _clearing(self, question: str, real: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(real)
-        def clear(*arguments: Any, **keywords: Any) -> None:
+        def clear(*arguments: Any, **keywords: Any) -> Any:
             named = [keywords[name] for name in ("path", "src", "dst") if name in keywords]
             given: list[Any] = [*arguments, *named, None, None]
             path, over = given[:2]
             is_watched = self._outside.is_recording or self._outside.is_in_loop
             if not (_is_path(path) and is_watched and is_asked_by_program(sys._getframe(1), _THROUGH)):
-                real(*arguments, **keywords)
-            else:
-                if question in _OVER and _is_path(over) and self._outside.is_in_loop:
-                    self._changes.keep(os.path.abspath(os.fsdecode(over)), self._outside.entered_at)
-                self.clear(question, path, lambda: real(*arguments, **keywords))
+                return real(*arguments, **keywords)
+            is_over = question in _OVER and _is_path(over)
+            found: list[Any] = []
+            self.clear(question, path, lambda: found.append(real(*arguments, **keywords)), over if is_over else None)
+            return found[0] if found else _moved_to(path, over) if question == "move" else None
 
         return clear
+
+
+def _moved_to(path: Any, to: Any) -> Any:
+    """Return what `shutil.move` has returned."""
+    return os.path.join(to, os.path.basename(os.fspath(path).rstrip(os.sep))) if os.path.isdir(to) else to
 
 
 def _is_pythons(frame: FrameType) -> bool:

@@ -35,7 +35,7 @@ from detrain.base.in_place import in_place_of
 from detrain.base.paths import path_below
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.outside import event_files, log_handlers
-from detrain.python.outside.change_log import Changes
+from detrain.python.outside.change_log import Changes, copy_file, link_file
 from detrain.python.outside.file_versions import How, Versions
 from detrain.store.job_home import folders_beside
 
@@ -74,12 +74,10 @@ class Files:
         """Files that were open when a loop was entered: code that a resumed run executes again has opened them."""
         self.handlers: weakref.WeakSet[Any] = weakref.WeakSet()
         """Handlers of `logging` that were there when a loop was entered."""
-        self._before_loop: set[str] | None = set()
-        """Files that code before the first loop has opened to write them anew; None once the loop is entered."""
+        self._is_before_loop = True
+        """Whether the first loop has not been entered yet."""
         self._read_before: set[str] = set()
         """Files that code before the first loop has read."""
-        self._rewritable: frozenset[str] = frozenset()
-        """The files in `_before_loop`, once the loop is entered."""
         self._made_in_loop: set[str] = set()
         self._is_on_way = False
         self.versions: Versions | None = None
@@ -194,7 +192,7 @@ class Files:
             written = os.stat(path).st_mtime
         except (OSError, TypeError, ValueError):
             return
-        if self._before_loop is not None:
+        if self._is_before_loop:
             self._read_before.add(path)
         is_new = self._resumed_from is not None and self._resumed_from < written < self._started
         is_later = is_new and path not in self._written and is_user_file(path) and not self.is_own(path)
@@ -229,7 +227,7 @@ class Files:
         """
         if self._changes is None or not os.path.isfile(path):
             return None
-        kept = self._changes.as_found(path) if self._before_loop is not None and path not in self._written else None
+        kept = self._changes.as_found(path) if self._is_before_loop and path not in self._written else None
         found, before = self._then.get(path, (0, 0))
         if not self._is_on_way or (kept is None and found == before):
             return None
@@ -249,7 +247,7 @@ class Files:
             if self._changes is not None and is_new:
                 self._changes.append(path, size)
         self._written.add(path)
-        if self._before_loop is not None:
+        if self._is_before_loop:
             self._has_here(os.path.dirname(path))
         self._open.setdefault(path, []).append(weakref.ref(file))
 
@@ -264,14 +262,14 @@ class Files:
         """Note that the program enters a loop."""
         self._held |= {path for path in list(self._open) if self._live(path)}
         self.handlers.update(log_handlers.emptying())
-        if self._before_loop is not None:
-            self._rewritable, self._before_loop = frozenset(self._before_loop), None
+        self._is_before_loop = False
 
     def moves(self, path: str, to: str) -> None:
         """Note that a file is about to be renamed."""
         if self._changes is None or not (os.path.isfile(path) or os.path.islink(path)):
             return
         if not self.is_followed(path):
+            self.touches(path, copy_file)
             self.keep(path, "moved")
             self.removes(to)
         elif os.path.dirname(path) != os.path.dirname(to):
@@ -292,6 +290,7 @@ class Files:
                 self._changes.drop(path)
                 self._appended.pop(path, None)
         elif not is_over or os.path.isfile(path):
+            self.touches(path, link_file)
             self.keep(path, "replaced")
 
     def is_followed(self, path: str) -> bool:
@@ -306,26 +305,32 @@ class Files:
         self._then.pop(path, None)  # it is overwritten here, and no longer grows as before
         if self._is_kept(path) and os.path.isfile(path):
             return True
-        if self._before_loop is not None:
-            self._before_loop.add(path)
-        if self._is_on_way and self._changes is not None:
-            self._changes.put_aside(path)
-            return False
-        if path in self._rewritable and self._changes is not None:
-            self._changes.rewrite(path)
-        if self._changes is not None and _is_there(path) and self.is_followed(path):
+        if not self._is_on_way and self._changes is not None and _is_there(path) and self.is_followed(path):
             self._changes.empty(path)
         return False
 
+    def touches(self, path: str, put: Callable[[str, Path], object] | None = None) -> None:
+        """Note that a file is about to be written as a whole or to be taken away, or another to be put in its place: on
+        the way to a cut, put away, by `put` or else by a move, what the loop has written there.
+        """
+        if self._changes is None or self._is_kept(path) or self.is_own(path):
+            return
+        if put is not None and self.versions is not None and self.versions.is_of_others(path):  # a temporary file
+            return
+        if self._is_on_way:
+            self._changes.put_aside(path, put)
+        elif not self._is_before_loop:
+            self._changes.rewrite(path)
+
     def creates(self, path: str) -> None:
         """Note that a file that does not exist is about to be opened for writing."""
-        if self._before_loop is None and self._changes is not None and not self._is_on_way and not self.is_own(path):
+        if not (self._is_before_loop or self._changes is None or self._is_on_way or self.is_own(path)):
             self._made_in_loop.add(path)
             self._changes.create(path)
 
     def keep(self, path: str, how: How) -> None:
         """Keep a file that is no log before it changes as a whole, if it is the user's and the program is in a loop."""
-        is_in_loop = self._before_loop is None and not self._is_on_way  # on the way to a cut, files are put aside
+        is_in_loop = not self._is_before_loop and not self._is_on_way  # on the way to a cut, files are put aside
         is_state = is_in_loop and not self._is_kept(path) and not self.is_followed(path) and not self.is_own(path)
         if self.versions is not None and is_state and is_user_file(path):
             is_as_found = path in self._read_before and path not in self._written
@@ -401,12 +406,11 @@ class Files:
         del self._kept[:1]
         if self.versions is not None and has_contents:
             self.versions.put_back()
-        if self._changes is not None:
-            self._changes.return_aside()
         if kept_in is not None:
             self._is_on_way = False
             self._kept_folders = False
             if self._changes is not None:
+                self._changes.return_aside()
                 self._changes.arrive()
                 for path in self._changes.appended:
                     if self.shown(path) not in files:

@@ -37,6 +37,7 @@ _PIECEMEAL: Final = "the loop writes on in it, by what cannot open it again at i
 _IN_PLACE: Final = "the loop changes it in place"
 _is_there: Final = os.path.lexists
 _scandir, _is_folder, _is_link, _readlink, _lstat = os.scandir, os.path.isdir, os.path.islink, os.readlink, os.lstat
+_unlink: Final = os.unlink
 """The real functions, taken before the program's questions are followed."""
 _DEVICES: Final = "/dev/"
 
@@ -152,6 +153,7 @@ class Contents:
         self._notes_whole(path)
 
     def _notes_whole(self, path: str) -> None:
+        self._files.touches(path)
         at = self.also_writes(path)
         if at is None:
             return
@@ -180,10 +182,43 @@ class Contents:
         if self._at(path) is not None:
             self.written_last = path
 
-    def _takes(self, path: str) -> None:
+    def takes(self, path: str) -> None:
         """Note that a file is about to be removed."""
         self.removes(path)
         self._files.removes(path)
+
+    def takes_folder(self, path: str, remove: Callable[[], object]) -> None:
+        """Have a folder removed with its content by `remove`; with logs in it that a checkpoint needs, only the rest of
+        its files.
+        """
+        self._does_once(path, makes=False)
+        files = list(_files_below(path))
+        logs = set(filter(self.counts_on, files))
+        for file in files:
+            if file not in logs:
+                self.takes(file)
+                if logs:
+                    _unlink(file)
+        if not logs:
+            remove()
+
+    def moves(self, src: Any, dst: Any, move: Callable[[], object]) -> None:
+        """Have a file or folder renamed by `move`."""
+        path, to = os.path.abspath(os.fsdecode(src)), os.path.abspath(os.fsdecode(dst))
+        if self.counts_on(path):  # a log that is full too early, on the way to a cut
+            return
+        if self.counts_on(to) and not _is_folder(path):  # an earlier process has put it there, and appended to it
+            _unlink(path)
+            return
+        self._does_once(path, makes=False)
+        if _is_folder(path):
+            self._does_once(to, makes=True)
+        self._notes_whole(to)
+        self._files.moves(path, to)
+        for file in _files_below(path):
+            self._files.moves(file, os.path.join(to, os.path.relpath(file, path)))
+        move()
+        self._files.has_whole(to, path)
 
     def changes(self, path: str) -> None:
         """Note that the program opens a file to change a part of it, or to make it if it does not exist."""
@@ -205,6 +240,8 @@ class Contents:
         wanted = "a" if mode == "w" and self.counts_on(path) else mode
         (self.writes if mode == "w" else self.also_writes)(path)
         size = os.path.getsize(path) if mode == "a" and os.path.isfile(path) else 0
+        if not _is_there(path):
+            self._files.creates(path)
         made = open_file(wanted)
         self._files.opened(path, mode, made, size)
         return made
@@ -266,17 +303,7 @@ class Contents:
         def telling(real: Callable[..., None]) -> Callable[..., None]:
             @functools.wraps(real)
             def moved(src: Any, dst: Any, **keywords: Any) -> None:
-                path, to = os.path.abspath(os.fsdecode(src)), os.path.abspath(os.fsdecode(dst))
-                if not self.counts_on(path):  # else a log that is full too early, on the way to a cut
-                    self._does_once(path, makes=False)
-                    if _is_folder(path):
-                        self._does_once(to, makes=True)
-                    self._notes_whole(to)
-                    self._files.moves(path, to)
-                    for file in _files_below(path):
-                        self._files.moves(file, os.path.join(to, os.path.relpath(file, path)))
-                    real(src, dst, **keywords)
-                    self._files.has_whole(to, path)
+                self.moves(src, dst, lambda: real(src, dst, **keywords))
 
             return moved
 
@@ -287,7 +314,7 @@ class Contents:
                 if keywords.get("dir_fd") is not None:
                     real(path, **keywords)  # `rmtree`
                 elif not self.counts_on(known):
-                    self._takes(known)
+                    self.takes(known)
                     real(path, **keywords)
 
             return removed
@@ -318,12 +345,11 @@ class Contents:
 
         @in_place_of(shutil, "rmtree")
         def remove_tree(path: Any, *arguments: Any, **keywords: Any) -> None:
-            known = os.path.abspath(os.fsdecode(path))
+            remove = functools.partial(real_rmtree, path, *arguments, **keywords)
             if keywords.get("dir_fd") is None:
-                self._does_once(known, makes=False)
-                for file in _files_below(known):
-                    self._takes(file)
-            real_rmtree(path, *arguments, **keywords)
+                self.takes_folder(os.path.abspath(os.fsdecode(path)), remove)
+            else:
+                remove()
 
         os.rename, os.replace = telling(os.rename), telling(os.replace)
         os.link, os.symlink = linking(os.link), linking(os.symlink)

@@ -47,6 +47,7 @@ class _Writable(_native.WritableFile):  # type: ignore[misc]
 def watch_contents(contents: Contents) -> None:
     """Report to `contents` the files that are opened from here on."""
     _watch_gfile(contents)
+    _watch_moves(contents)
     _watch_checkpoints(contents)
     _watch_ops(contents)
     _watch_records(contents)
@@ -106,6 +107,31 @@ def _watch_gfile(contents: Contents) -> None:
     _native.WritableFile = open_writable
 
 
+def _watch_moves(contents: Contents) -> None:
+    rename, copy, remove, remove_tree = _native.RenameFile, _native.CopyFile, _native.DeleteFile, _native.DeleteRecursively
+
+    @in_place_of(_native, "RenameFile")
+    def rename_file(src: bytes, dst: bytes, *arguments: Any) -> None:
+        contents.moves(src, dst, lambda: rename(src, dst, *arguments))
+
+    @in_place_of(_native, "CopyFile")
+    def copy_file(src: bytes, dst: bytes, *arguments: Any) -> None:
+        contents.reads(os.path.abspath(os.fsdecode(src)))
+        if not contents.counts_on(dst):
+            contents.writes(os.path.abspath(os.fsdecode(dst)))
+            copy(src, dst, *arguments)
+
+    @in_place_of(_native, "DeleteFile")
+    def delete_file(path: bytes) -> None:
+        if not contents.counts_on(path):
+            contents.takes(os.path.abspath(os.fsdecode(path)))
+            remove(path)
+
+    @in_place_of(_native, "DeleteRecursively")
+    def delete_recursively(path: bytes) -> None:
+        contents.takes_folder(os.path.abspath(os.fsdecode(path)), lambda: remove_tree(path))
+
+
 def _watch_checkpoints(contents: Contents) -> None:
     real_save, real_reader = checkpoint.TrackableSaver.save, py_checkpoint_reader.NewCheckpointReader
 
@@ -159,17 +185,13 @@ def watch_files(answers: Answers) -> None:
         setattr(native, name, _asking(answers, name, getattr(native, name)))
     for name in ("GetChildren", "GetMatchingFiles"):
         setattr(native, name, _listing(answers, name, getattr(native, name)))
-    remove = native.DeleteRecursively
+    for name in ("DeleteFile", "DeleteRecursively", "RenameFile"):
+        setattr(native, name, _clearing(answers, name, getattr(native, name)))
+    copy = native.CopyFile
 
-    @in_place_of(native, "DeleteRecursively")
-    def delete_recursively(path: Any, *arguments: Any) -> None:
-        answers.clear("DeleteRecursively", path, lambda: remove(path, *arguments))
-
-    remove_file = native.DeleteFile
-
-    @in_place_of(native, "DeleteFile")
-    def delete_file(path: Any, *arguments: Any) -> None:
-        answers.clear_in_loop(tf.compat.as_str_any(path), lambda: remove_file(path, *arguments), tf.errors.NotFoundError)
+    @in_place_of(native, "CopyFile")
+    def copy_file(src: bytes, dst: bytes, overwrite: bool) -> None:
+        copy(src, dst, overwrite or not answers.was_there(os.fsdecode(dst)))  # an earlier process has made it
 
     _watch_newest(answers)
     _watch_caches(answers)
@@ -196,6 +218,23 @@ def _asking(answers: Answers, question: str, real: Any) -> Any:
         return found[0] if found else True
 
     return ask
+
+
+def _clearing(answers: Answers, question: str, real: Any) -> Any:
+    @functools.wraps(real)
+    def clear(path: bytes, *arguments: Any) -> None:
+        def done() -> None:
+            try:
+                real(path, *arguments)
+            except tf.errors.NotFoundError as error:
+                raise FileNotFoundError(error.message) from error
+
+        try:
+            answers.clear(question, os.fsdecode(path), done, *arguments[:1])
+        except FileNotFoundError as error:
+            raise tf.errors.NotFoundError(None, None, f"{os.fsdecode(path)}; No such file or directory") from error
+
+    return clear
 
 
 def _listing(answers: Answers, question: str, real: Any) -> Any:
