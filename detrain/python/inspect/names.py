@@ -167,9 +167,11 @@ def type_name(value: object) -> str:
 
 
 def static_name(value: Any) -> str:
-    """Return the name in a graph of a function, class or module."""
+    """Return the name in a graph of a function, class or module, or of a module's namespace."""
     if isinstance(value, types.ModuleType):
         return f"{value.__name__}:"
+    if type(value) is dict:
+        return f"{value['__name__']}:__dict__"
     if isinstance(value, np.ufunc):
         return f"numpy:{value.__name__}"
     if type(value) is types.BuiltinFunctionType:
@@ -335,6 +337,13 @@ def is_user_module(module: types.ModuleType | None) -> bool:
     file = getattr(module, "__file__", None) or ""
     # A module that a framework makes as it runs may name a file without a folder (`torch.ops`).
     return is_user_file(file) and (os.path.isabs(file) or getattr(module, "__name__", "").partition(".")[0] not in MODULES)
+
+
+def is_namespace(value: object) -> bool:
+    """Return whether a value is the dictionary of a module that is not the program's: `globals()` of a library."""
+    name = value.get("__name__") if type(value) is dict else None
+    module = sys.modules.get(name) if type(name) is str else None
+    return isinstance(module, types.ModuleType) and vars(module) is value and not is_user_module(module)
 
 
 def is_made_module(value: object) -> bool:
