@@ -116,13 +116,47 @@ def is_progress_bar(value: object) -> bool:
     )
 
 
+class PassedOn:
+    """An iterator whose values a generator of the program passes on by `yield from`; `begin` and `note` hear of each
+    value, and `forget` if one is sent to the iterator.
+    """
+
+    __slots__ = ("_begin", "_forget", "_note", "iterator")
+
+    def __init__(
+        self,
+        values: collections.abc.Iterable[object],
+        begin: Callable[[], object],
+        note: Callable[[object], object],
+        forget: Callable[[], object],
+    ) -> None:
+        self.iterator = iter(values)
+        self._begin, self._note, self._forget = begin, note, forget
+
+    def __iter__(self) -> PassedOn:
+        return self
+
+    def __next__(self) -> object:
+        self._begin()
+        value = next(self.iterator)
+        self._note(value)
+        return value
+
+    def send(self, value: object) -> object:
+        self._forget()
+        return self.iterator.send(value)  # type: ignore[attr-defined]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.iterator, name)  # `throw` and `close`, where it has them
+
+
 def iterators_in(values: collections.abc.Iterable[object]) -> collections.abc.Iterator[object]:
     """Yield the iterators among some values and in tuples among them."""
     for value in values:
         if isinstance(value, tuple):
             yield from iterators_in(value)
         elif isinstance(value, collections.abc.Iterator):
-            yield value
+            yield value.iterator if type(value) is PassedOn else value
 
 
 def position(value: Any) -> object:
