@@ -35,6 +35,7 @@ from detrain.python.inspect.fingerprint import Unreadable, inside, memory, of_py
 from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.names import (
     FRAMEWORKS,
+    OF_CLASSES,
     by_class,
     class_name,
     foreign_base,
@@ -43,6 +44,7 @@ from detrain.python.inspect.names import (
     is_own_class,
     is_user_module,
     module_of,
+    shows_library_class,
 )
 from detrain.python.inspect.pure_functions import is_recomputable
 from detrain.python.inspect.tables import content, is_table
@@ -67,12 +69,10 @@ _OF_WORKERS: Final = tuple(f"multiprocessing.{name}" for name in ("context", "ma
 _PIPES: Final = ("multiprocessing.connection", "multiprocessing.queues")
 _BUILTIN_STILL: Final = (
     object,
-    property,
     super,
     CodeType,
     os.DirEntry,
     re.Match,
-    *(type(each) for each in (int.real, str.join, str.__add__)),
 )
 _STREAMS: Final = ("zlib", "_bz2", "_lzma")
 """Modules of compressors, which do not show the data that they have taken in."""
@@ -332,7 +332,8 @@ def stands_still(value: object) -> bool:
         return True
     if module.partition(".")[0] in MODULES:
         return not class_name(base).startswith(_HIDDEN)
-    is_kind = module.partition(".")[0] in _STILL or type(value) in _BUILTIN_STILL or module.startswith(_STAND_INS)
+    is_part = type(value) in (*_BUILTIN_STILL, *OF_CLASSES) or shows_library_class(value)
+    is_kind = module.partition(".")[0] in _STILL or is_part or module.startswith(_STAND_INS)
     is_said = said(module, "still") and not hasattr(base, "tell")  # a file has a position
     return (is_kind or is_said) and not isinstance(value, collections.abc.Iterator)
 
