@@ -207,6 +207,17 @@ def record_phase() -> None:
     _end_while()
 
 
+def record_end() -> None:
+    """Mark that such a loop was left, but not by `return`: a resumed run may run the code behind it again."""
+    session, frame = _session, sys._getframe(1)
+    if session is None or _is_nested(frame):
+        return
+    _end_while()
+    if session.position.is_in_phase and _loops.hand_frame == id(frame):
+        _loops.hand_frame = 0
+        _guarded(session.end_phase, frame)
+
+
 def _is_nested(frame: FrameType) -> bool:
     """Return whether a loop is in a second call of the function that runs the epoch loop: it is part of the epoch."""
     return is_in_phase() and is_second_call(frame, *_loops.epoch_call)
