@@ -18,12 +18,13 @@ from detrain.runtime.session.probes import (
     epoch_loop,
     has_session,
     record_batch,
+    record_end,
     record_epoch,
     record_load,
     record_phase,
 )
 
-__all__ = ["batch_loop", "epoch_loop", "record_batch", "record_epoch", "record_load", "record_phase"]
+__all__ = ["batch_loop", "epoch_loop", "record_batch", "record_end", "record_epoch", "record_load", "record_phase"]
 
 _GUARD = "DETRAIN_REPLACED"
 

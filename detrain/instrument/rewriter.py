@@ -23,7 +23,9 @@ from detrain.instrument.text_edits import Edit, apply, decode_source
 IMPORT_MARK: Final = "  # put here by detrain"
 _ONE_LINE_MARK: Final = "  # detrain: one line "
 _BY_HAND: Final = "put the loop into a plain form, or the probes in by hand"
-_PROBES: Final = frozenset({"batch_loop", "epoch_loop", "record_batch", "record_epoch", "record_load", "record_phase"})
+_PROBES: Final = frozenset(
+    {"batch_loop", "epoch_loop", "record_batch", "record_end", "record_epoch", "record_load", "record_phase"}
+)
 _OUR_IMPORT: Final = re.compile(rf"from [\w.]+ import (?P<names>[\w, ]+){IMPORT_MARK}")
 
 
@@ -144,7 +146,7 @@ class _Rewriter:
         if not isinstance(loop, ast.While):
             self._wrap(loop, "epoch_loop", ())
         else:
-            self._insert_before_loop(loop, f"{self._probe('record_phase')}()")
+            self._mark_while(loop)
         self._insert_at_top(loop, [record])
 
     def _batch_loop(self, loop: AnyLoop, nest: Nest) -> None:
@@ -163,7 +165,7 @@ class _Rewriter:
         else:
             head = [f"{self._probe('record_load')}({', '.join(map(repr, names))})"]
             if nest.epoch_loop is None:
-                self._insert_before_loop(loop, f"{self._probe('record_phase')}()")
+                self._mark_while(loop)
         if not load:
             self._insert_at_top(loop, [*head, *record])
         else:
@@ -211,6 +213,10 @@ class _Rewriter:
         closing = f"{')' * is_bare}{extra}){')' * outside}"
         self._edits += [(first, first, opening), (last, last, closing)]
         self._wrapped.append(loop)
+
+    def _mark_while(self, loop: AnyLoop) -> None:
+        self._insert_before_loop(loop, f"{self._probe('record_phase')}()")
+        self._insert_after(loop, [f"{self._probe('record_end')}()"])
 
     def _insert_before_loop(self, loop: AnyLoop, line: str) -> None:
         start = self._lines[loop.lineno - 1]
@@ -288,7 +294,7 @@ def remove(data: bytes) -> bytes:
 
 def _without_probes(lines: list[str], names: dict[str, str]) -> list[str]:
     execute = re.compile(r"(?P<execute>\w+) = {record_batch}\(\w*\)".format(**names))
-    alone = re.compile(r"{record_epoch}\(\w*\)|{record_phase}\(\)|{record_load}\([^()]*\)".format(**names))
+    alone = re.compile(r"{record_epoch}\(\w*\)|{record_phase}\(\)|{record_end}\(\)|{record_load}\([^()]*\)".format(**names))
     kept: list[str] = []
     index = 0
     while index < len(lines):

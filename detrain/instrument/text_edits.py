@@ -12,6 +12,7 @@ import tokenize
 import warnings
 from collections.abc import Sequence
 from types import CodeType
+from typing import Any
 
 from detrain.base.compiled_sources import parse
 
@@ -57,7 +58,13 @@ def edited_tree(data: bytes, edits: Sequence[Edit], filename: str) -> ast.Module
     edited = apply(source, edits)
     tree = parse(edited.decode(), filename)  # as text: it is UTF-8 now, whatever its coding comment says
     back = _Back(source, edited, edits)
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    for node in reversed(nodes):  # inner nodes first: a block that ends with an insertion ends with what is before it
+        if hasattr(node, "lineno") and back.ends_new(node):
+            inner = [each for each in ast.iter_child_nodes(node) if hasattr(each, "lineno") and not back.is_new(each)]
+            ends = [(each.end_lineno, each.end_col_offset) for each in inner]  # type: ignore[attr-defined]
+            node.end_lineno, node.end_col_offset = max(ends, default=(node.end_lineno, node.end_col_offset))  # type: ignore[attr-defined]
+    for node in nodes:
         if hasattr(node, "lineno"):
             node.lineno, node.col_offset = back.position(node.lineno, node.col_offset)  # type: ignore[attr-defined]
             node.end_lineno, node.end_col_offset = back.position(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
@@ -91,6 +98,19 @@ class _Back:
             self._marks.append((first + shift, length, last))
             shift += length - (last - first)
         self._starts = [mark[0] for mark in self._marks]
+
+    def is_new(self, node: Any) -> bool:
+        """Return whether a node begins inside of an insertion."""
+        return self._is_inside(node.lineno, node.col_offset)
+
+    def ends_new(self, node: Any) -> bool:
+        """Return whether a node ends inside of an insertion, and does not begin there."""
+        return self._is_inside(node.end_lineno, node.end_col_offset) and not self.is_new(node)
+
+    def _is_inside(self, line: int, column: int) -> bool:
+        offset = self._edited_lines[line - 1][0] + column
+        index = bisect.bisect_right(self._starts, offset) - 1
+        return index >= 0 and offset < self._starts[index] + self._marks[index][1]
 
     def position(self, line: int, column: int) -> tuple[int, int]:
         start, end = self._edited_lines[line - 1]

@@ -5,8 +5,8 @@ The position of a generator is the number of its yields, which Python does not r
 _detrain_yield((value)); _detrain_begun()`, and `_detrain_begun()` goes before the generator's first statement: it
 reports that the next value was asked for. The value of a generator expression that is assigned or returned gets the
 first probe only. A generator expression that is used up where it stands has no position to keep and stays as fast as it
-is. A generator that passes on another's values by `yield from` gets no probes, nor does one that uses the value of a
-`yield`: the values sent to it cannot be sent again.
+is. `yield from values` becomes `yield from _detrain_pass_on((values))`, an iterator that reports both. A generator that
+uses the value of a `yield` gets no probes: the values sent to it cannot be sent again.
 
 In `model.train_on_batch(*loader.get())` no statement before the update binds a batch, and the loop's header only
 counts, so no other probe sees the batch: `loader.get()` becomes `_detrain_fetch((loader.get()))`. The digest of its
@@ -29,12 +29,13 @@ from detrain.instrument.text_edits import Edit, around, decode_source, line_star
 
 YIELD: Final = "_detrain_yield"
 BEGUN: Final = "_detrain_begun"
-"""The names of the two probes: a run puts them among the built-ins."""
+PASS_ON: Final = "_detrain_pass_on"
+"""The names of the probes of generators: a run puts them among the built-ins."""
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 FETCH: Final = "_detrain_fetch"
-"""The name of the third probe: a run puts it among the built-ins."""
+"""The name of the probe of a load: a run puts it among the built-ins."""
 _BY_GRADIENTS: Final = frozenset({"apply", "apply_gradients", "minimize", "assign", "assign_add", "assign_sub", "set_weights"})
 """Updates that take gradients or weights, not a batch."""
 _LOADING: Final = (*LOADING_WORDS, "get", "sample", "draw", "pop", "result", "take", "data", "item")
@@ -56,13 +57,15 @@ def edits_for_yields(source: bytes) -> list[Edit]:
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         yields = list(_own_yields(function))
         alone = {id(node.value): node for node in ast.walk(function) if isinstance(node, ast.Expr)}
-        if not yields or any(isinstance(node, ast.YieldFrom) or id(node) not in alone for node in yields):
+        if not yields or any(id(node) not in alone for node in yields):
             continue
         edits += _at_start(function.body, starts)
         for node in yields:
-            value = node.value if isinstance(node, ast.Yield) else None
-            if value is not None:
-                edits += around(value, starts, YIELD)
+            if isinstance(node, ast.YieldFrom):
+                edits += around(node.value, starts, PASS_ON)
+                continue
+            if node.value is not None:
+                edits += around(node.value, starts, YIELD)
             elif node.end_lineno is not None and node.end_col_offset is not None:
                 place = starts[node.end_lineno - 1] + node.end_col_offset
                 edits.append((place, place, f" {YIELD}(None)"))

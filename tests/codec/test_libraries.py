@@ -4,6 +4,7 @@ they are named; and nothing of the library's code is run for that.
 
 from __future__ import annotations
 
+import builtins
 import calendar
 import contextlib
 import difflib
@@ -12,6 +13,7 @@ import functools
 import http.cookies
 import http.server
 import importlib
+import inspect
 import io
 import json
 import operator
@@ -114,6 +116,33 @@ def test_locks_that_nobody_holds_and_attributes_of_a_thread_are_no_bar_to_data(l
 
     assert (back.total, back.here.depth) == (2.0, 3)
     assert back.locks[0] is not after.locks[0]  # this process's own
+
+
+def test_the_namespace_of_a_library_is_the_one_that_the_process_has(library: Any) -> None:
+    """stable-baselines3 hands `globals()` to its callbacks; each resume was refused for Python's own objects in it."""
+
+    def make() -> Any:
+        meter = library.Meter()
+        meter.names, meter.builtins = vars(library), vars(builtins)
+        return meter
+
+    after, back = there_and_back(make, lambda meter: setattr(meter, "total", 2.0))
+
+    assert (back.total, back.names, back.builtins) == (2.0, after.names, after.builtins)
+    assert back.names is vars(library)
+
+
+def test_what_a_library_s_class_shows_stays_as_the_class_does(library: Any) -> None:
+    """stable-baselines3's wrappers of environments hold all members of their classes; each resume was refused."""
+
+    def make() -> Any:
+        meter = library.Meter()
+        meter.members = dict(inspect.getmembers(library.Meter))
+        return meter
+
+    after, back = there_and_back(make, lambda meter: setattr(meter, "total", 2.0))
+
+    assert (back.total, back.members.keys()) == (2.0, after.members.keys())
 
 
 def test_a_lock_that_somebody_holds_is_one(library: Any) -> None:

@@ -558,6 +558,43 @@ def test_a_program_that_asks_for_its_own_checkpoints_hears_what_it_heard(
     compared(detrain, tmp_path, PRELUDE + OWN.replace("WAY", WAYS[way]), at="2:3", every="2b", is_apart=True)
 
 
+WHILE_LOOPS = PRELUDE("""
+def train(number, epochs):
+    optimizer, epoch, path = Optimizer(np.ones(3) * number), 0, f"{number}.txt"
+    if os.path.exists(path):
+        epoch = int(open(path).read())
+    LOOP
+    return optimizer.weights.sum()
+
+show(np.array([train(1, 3), train(2, 3), train(3, 3), train(4, 3)]))
+""")
+WHILES = {
+    "over epochs": """while epoch < epochs:
+        for step in range(4):
+            optimizer.apply_gradients(np.random.normal(size=3))
+            die(f"{number}/{epoch}:{step}")
+        epoch += 1
+        with open(path, "w") as file:
+            file.write(str(epoch))""",
+    "over batches alone": """while True:
+        optimizer.apply_gradients(np.random.normal(size=3))
+        epoch += 1
+        with open(path, "w") as file:
+            file.write(str(epoch))
+        die(f"{number}/{epoch // 4}:{epoch % 4}")
+        if epoch >= 4 * epochs:
+            break""",
+}
+
+
+@pytest.mark.parametrize("name", WHILES)
+def test_code_between_while_loops_hears_what_it_heard(name: str, tmp_path: Path, detrain: Run) -> None:
+    """It went on by itself from what the killed run had written, and later loops got another's values, in silence."""
+    text = WHILE_LOOPS.replace("LOOP", WHILES[name])
+
+    compared(detrain, tmp_path, text, every="3b", at="3/1:2", is_apart=True)
+
+
 def test_a_run_that_goes_on_by_itself_past_its_checkpoint_is_refused(tmp_path: Path, detrain: Run) -> None:
     """What another program says is not heard again. The epochs that were left were passed over, and nothing was set."""
     way = "import subprocess; found = subprocess.run('ls out/?.npy', shell=True, capture_output=True, text=True).stdout.split()"

@@ -56,6 +56,11 @@ PUT_BACK = {
         "factor += float(open('ckpt/r.txt').read()) if step else 0; os.makedirs('ckpt', exist_ok=True); "
         "open('ckpt/r.txt', 'w').write(str(step))"
     ),
+    "folders, the oldest of which goes": (
+        "import time; time.sleep(0.02); folder = pathlib.Path(f'kept-{step}'); folder.mkdir(); (folder / 'n.txt').write_text('n'); "
+        "ages = sorted(pathlib.Path().glob('kept-*'), key=os.path.getmtime); factor += int(ages[0].name[5:]); "
+        "len(ages) > 2 and shutil.rmtree(ages[0])"
+    ),
     "a file that is not there at first": (
         "factor += float(open('r.txt').read()) if os.path.exists('r.txt') else 0; pathlib.Path('r.txt').write_text(str(step))"
     ),

@@ -50,6 +50,7 @@ for epoch in range(3):
         optimizer.step()
         print(epoch, loss.item())
     print("epoch", epoch, random.random(), np.random.rand(), torch.rand(1).item())
+{after}
 print(hashlib.sha256(b"".join(each.numpy().tobytes() for each in model.state_dict().values())).hexdigest())
 """
 _STATEFUL = "from torchdata.stateful_dataloader import StatefulDataLoader\n"
@@ -110,6 +111,18 @@ CASES: dict[str, dict[str, str]] = {
         "        for index in range(first, len(x), step):\n            yield augmented(x[index]), int(y[index])\n"
         "loader = StatefulDataLoader(Stream(), batch_size=8, num_workers=WORKERS)",
     },
+    "torchdata: another training behind it": {
+        "needs": "torchdata",
+        "made": _STATEFUL + "loader = StatefulDataLoader(Rows(), batch_size=8, shuffle=True, num_workers=WORKERS)",
+        "after": """
+for epoch in range(3):
+    for rows, kinds in DataLoader(Rows(), batch_size=24):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(rows), kinds).backward()
+        optimizer.step()
+        print(epoch, "again")
+""",
+    },
     "webdataset: seeded": {
         "needs": "webdataset",
         "made": _SHARDS + 'data = webdataset.WebDataset("{0..3}.tar", shardshuffle=4, seed=3).shuffle(20, seed=1)' + _READ,
@@ -169,7 +182,7 @@ def program(case: dict[str, str], workers: int, folder: Path) -> Path:
     """Write the program of a case; skip the test where its library is not installed."""
     if importlib.util.find_spec(case["needs"]) is None:
         pytest.skip(f"{case['needs']} is not installed")
-    parts = {"before": "pass", "loader": "loader", "parts": "batch"} | {name: case[name] for name in case if name != "needs"}
+    parts = {"before": "pass", "after": "", "loader": "loader", "parts": "batch"} | case
     text = PROGRAM.replace("{workers}", str(workers))
     for name, part in parts.items():
         text = text.replace("{" + name + "}", part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from detrain.base.errors import NotCapturable
 from detrain.instrument.text_edits import apply
-from detrain.instrument.value_probes import BEGUN, YIELD, edits_for_yields
+from detrain.instrument.value_probes import BEGUN, PASS_ON, YIELD, edits_for_yields
+from detrain.python.inspect.progress import PassedOn
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import DIE, PRELUDE
 from tests.e2e.runs import Run, after_deaths, compared, ran
@@ -49,6 +51,16 @@ def batches():
         yield np.full(3, pool.pop(), float)
 """
 
+PASSED_ON = """
+def batches():
+    while True:
+        rows = list(range(5))
+        random.shuffle(rows)
+        yield from rows
+        yield from (np.random.normal() for _ in range(2))
+source = batches()
+"""
+
 PROGRAMS = {
     "next, drawing from the global stream": (FROM_GLOBAL + "source = batches()", "x = next(source)", "pass"),
     "next, with a stream of its own": (OWN + "source = batches()", "x = next(source)", "pass"),
@@ -72,6 +84,8 @@ PROGRAMS = {
         "y = step",
         "x = next(source) if step % 3 == 1 else x",
     ),
+    "what it passes on": (PASSED_ON, "x = np.full(3, next(source), float)", "pass"),
+    "what it passes on, drawn by bodies": (PASSED_ON + "x = np.ones(3)\n", "y = step", "x = np.full(3, next(source), float)"),
 }
 
 
@@ -216,7 +230,7 @@ next(means)
 def shuffled():
     return (np.random.normal(size=3) for _ in range(99))
 def batches():
-    yield from shuffled()
+    _ = yield from shuffled()
 source = batches()"""
 
 
@@ -229,7 +243,7 @@ def test_what_was_sent_to_a_generator_is_named_though_batches_are_loaded_again(t
 
 
 def test_a_generator_that_bodies_draw_from_is_refused_and_that_is_said_beforehand(tmp_path: Path, detrain: Run) -> None:
-    before = "def turns():\n    turn = 0\n    while True:\n        turn += 1\n        yield from [turn]\nticket = turns()\n"
+    before = "def turns():\n    turn = 0\n    while True:\n        turn += 1\n        _ = yield from [turn]\nticket = turns()\n"
     loop = LOOP.format(before=before + COROUTINE.partition("next(means)")[2], load="x = next(source)", after="y = next(ticket)")
     killed, last = after_deaths(detrain, tmp_path, PRELUDE + loop, at="0:3", every="1b")
 
@@ -240,8 +254,18 @@ def test_a_generator_that_bodies_draw_from_is_refused_and_that_is_said_beforehan
 YIELDS = st.sampled_from(
     ["yield", "yield 1", "yield 1, 2", "yield (1, 2)", "x = yield 3", "x = (yield)", "yield {'a': 1}['a']",
      "yield [\n        1,\n    ]",
+     "yield from [8, 9]", "yield from (n for n in (8, 9))", "yield from echoes()", "x = yield from echoes()",
      "yield 'ä', 5", "print((yield 7), (yield))", "yield lambda: (yield 3)", "yield (yield 4)", "yield  # comment", "y = yield x"]
 )  # fmt: skip
+
+
+def echoes() -> Iterator[object]:
+    sent = None
+    for _ in range(3):
+        try:
+            sent = yield "echo", sent
+        except KeyError as error:
+            sent = error.args
 
 
 @given(st.lists(YIELDS, min_size=1, max_size=5))
@@ -254,6 +278,8 @@ def test_probes_change_nothing_that_a_generator_yields(lines: list[str]) -> None
         space: dict[str, object] = {
             YIELD: lambda value: value,
             BEGUN: lambda value=None: value,
+            PASS_ON: lambda values: PassedOn(values, list, print, list),
+            "echoes": echoes,
             "print": lambda *values, seen=seen: seen.append(values),
         }
         exec(compile(text, "values.py", "exec"), space)
@@ -261,9 +287,9 @@ def test_probes_change_nothing_that_a_generator_yields(lines: list[str]) -> None
         values = [next(made)]
         try:
             while True:
-                values.append(made.send(len(values)))
-        except StopIteration:
-            pass
+                values.append(made.throw(KeyError(3)) if len(values) == 4 else made.send(len(values)))
+        except (StopIteration, KeyError, AttributeError) as error:  # a list takes nothing in
+            values.append(type(error).__name__)
         found.append([value if not callable(value) else "function" for value in values] + seen)
     assert found[0] == found[1]
 
@@ -271,7 +297,8 @@ def test_probes_change_nothing_that_a_generator_yields(lines: list[str]) -> None
 def test_only_generators_that_take_nothing_in_are_followed() -> None:
     assert edits_for_yields(b"def values():\n    yield 1\n    yield\n") != []
     assert edits_for_yields(b"def values():\n    x = yield 1\n    yield x\n") == []
-    assert edits_for_yields(b"def values():\n    yield 1\n    yield from [2]\n") == []
+    assert edits_for_yields(b"def values():\n    yield 1\n    yield from [2]\n") != []
+    assert edits_for_yields(b"def values():\n    x = yield from [2]\n") == []
 
 
 AHEAD = {

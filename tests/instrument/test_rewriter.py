@@ -114,7 +114,7 @@ EDITS = {
       step(x, y) #U
 """,
     "a while loop over epochs is marked before it": """
-+ from detrain import batch_loop, record_batch, record_epoch, record_phase  # put here by detrain
++ from detrain import batch_loop, record_batch, record_end, record_epoch, record_phase  # put here by detrain
   epoch = 0
 + record_phase()
   while epoch < 3: #E
@@ -125,9 +125,10 @@ EDITS = {
 +     for x in batch_loop(loader): #B
 +         execute = record_batch()
           step(x) #U
++ record_end()
 """,
     "a while loop over batches announces its load": """
-+ from detrain import record_batch, record_load, record_phase  # put here by detrain
++ from detrain import record_batch, record_end, record_load, record_phase  # put here by detrain
   def train():
 +     record_phase()
       while not done(): #B
@@ -139,14 +140,16 @@ EDITS = {
           step(x, y) #U
       else:
           print('end')
++     record_end()
 """,
     "a while loop without a load is recorded at its top": """
-+ from detrain import record_batch, record_load, record_phase  # put here by detrain
++ from detrain import record_batch, record_end, record_load, record_phase  # put here by detrain
 + record_phase()
   while True: #B
 +     record_load()
 +     execute = record_batch()
       step() #U
++ record_end()
 """,
     "a load in the body comes before the probe": """
 - for i in range(3): #B

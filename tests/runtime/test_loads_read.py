@@ -156,6 +156,21 @@ def test_how_far_an_iterator_of_a_framework_is_its_position_says() -> None:
     assert loads_of(Hard(tracker), tracker, body) == []
 
 
+def test_another_source_of_the_same_class_is_no_change() -> None:
+    """A loop in a function, run for training and for validation, had its data set named as changed by bodies."""
+    reads, sources = LoadsRead(), (Hard(Tracker()), Hard(Tracker()))
+    reads.begin_epoch()
+    for source, loss in zip(sources, (0.0, 1.0), strict=True):
+        source.tracker.losses += loss
+        iterator = iter(source)
+        for _batch in range(2):
+            reads.at_head(source)
+            next(iterator)
+            reads.behind_load()
+
+    assert reads.lost(sources[1]) == []
+
+
 def test_a_change_between_epochs_is_none_within_one() -> None:
     tracker, reads = Tracker(), LoadsRead()
     source = Hard(tracker)

@@ -124,7 +124,7 @@ class TorchLeaves(TensorLeaves):
                 return _tensor_parts(value)
         if isinstance(value, torch.nn.Module | torch.optim.Optimizer) and not is_own_class(cls):  # its state is not known
             return "torch.unknown", [Unknown()]
-        return None
+        return self._loaders.parts_of_ended(value)
 
     def parts_of_new(self, value: object) -> tuple[str, list[object]] | None:
         """Return the kind and parts of an iterator over a DataLoader; None for any other object."""
@@ -133,7 +133,7 @@ class TorchLeaves(TensorLeaves):
     def remake(self, kind: str, parts: list[Any], current: Any) -> Any:
         """Return the object that `parts` described: `current` if it is that or can become it, else a new one."""
         if kind in KINDS:
-            return self._loaders.remake(kind, parts)
+            return self._loaders.remake(kind, parts, current)
         if kind == "torch.Size":
             return torch.Size(parts[0])
         if kind == _RETURNED:

@@ -18,7 +18,7 @@ from detrain.python.codec.recipes import is_same
 from detrain.python.codec.state_rules import has_value_hash, plain
 from detrain.python.inspect.code_reads import is_gone_over
 from detrain.python.inspect.held import walk
-from detrain.python.inspect.names import class_name, type_name
+from detrain.python.inspect.names import class_name, is_namespace, static_name, type_name
 from detrain.python.inspect.object_graph import ABSENT, Item, Node, is_item, is_reference, key_path
 
 _BY_KEYS: Final = ("dict", "OrderedDict", "defaultdict")
@@ -32,7 +32,13 @@ _HASHED_ALIKE: Final = frozenset({bool, int, float, str, bytes, type(None)})
 
 
 def encode_plain(encoding: Encoding, number: int, value: Any, path: str, *, cls: Any) -> Node:
-    """Encode one of Python's containers; one inside of a library's object may be the library's own."""
+    """Encode one of Python's containers; one inside of a library's object may be the library's own. The namespace of a
+    module stays, as the module does."""
+    if cls is dict and is_namespace(value):
+        if encoding.collects:
+            encoding.baseline.add(value, "" if encoding.is_unordered else path)
+        if encoding.finds_by_place or encoding.baseline.has(value):
+            return Node("static", static_name(value), there=encoding.baseline.address(value))
     is_set = cls in (set, frozenset)
     node = encoding.encode_set(number, value, path) if is_set else encode_container(encoding, number, value, path, cls=cls)
     return encoding.named_by_library(value, node) if encoding.packages and cls not in (tuple, frozenset) else node

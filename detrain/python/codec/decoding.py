@@ -18,7 +18,17 @@ from detrain.base.array_memory import bounds_of, writing
 from detrain.base.digest import Array, digest_array
 from detrain.python.codec.baseline import Baseline
 from detrain.python.inspect.hooks import Hooks
-from detrain.python.inspect.names import STATIC, class_name, find_class, find_static, is_open, is_own_class, static_name, type_name
+from detrain.python.inspect.names import (
+    STATIC,
+    class_name,
+    find_class,
+    find_static,
+    is_namespace,
+    is_open,
+    is_own_class,
+    static_name,
+    type_name,
+)
 from detrain.python.inspect.object_graph import ABSENT, Graph, Item, Node, shown
 from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import find_data_class
@@ -209,7 +219,8 @@ class Decoding(ABC):
         found = self.baseline.at(address)
         if found is ABSENT or name != static_name(found):
             found = find_static(name)
-        return current if found is ABSENT and issubclass(type(current), STATIC) and static_name(current) == name else found
+        is_static = issubclass(type(current), STATIC) or is_namespace(current)
+        return current if found is ABSENT and is_static and static_name(current) == name else found
 
     def _is_at(self, found: object, place: Any) -> bool:
         if filled_queues.is_place(place):

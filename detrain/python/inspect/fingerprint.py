@@ -41,6 +41,7 @@ from detrain.python.inspect.names import (
     OF_PROCESS,
     foreign_base,
     is_library_class,
+    is_namespace,
     is_own_class,
     module_of,
     own_attributes,
@@ -325,7 +326,9 @@ def _parts(item: Any) -> list[Any]:
             return _elements(item)
         if cls in (list, tuple):  # one inside of an extension may have slots that are not filled yet
             return gc.get_referents(item)[::-1]
-        return [*item.keys(), *item.values()] if isinstance(item, dict) else list(item)
+        if isinstance(item, dict):
+            return [] if is_namespace(item) else [*item.keys(), *item.values()]
+        return list(item)
     if cls is np.ndarray:
         return item.reshape(-1).tolist() if item.dtype.hasobject else [digest_array(item)]
     if is_stream(item):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from detrain.base.plain_types import CONTAINERS, SCALARS
-from detrain.python.inspect.names import own_attributes, slots_of
+from detrain.python.inspect.names import is_namespace, own_attributes, slots_of
 
 E = TypeVar("E")
 Step = tuple[str, Any]
@@ -57,8 +57,10 @@ def walk(
 
 
 def held_by(value: Any) -> Iterator[tuple[Step, object]]:
-    """Yield the objects that an object holds, each with its step: keys and items of a container, attributes, slots. No
-    method of the object's own class is called."""
+    """Yield the objects that an object holds, each with its step: keys and items of a container, attributes, slots;
+    nothing for the namespace of a library. No method of the object's own class is called."""
+    if is_namespace(value):
+        return
     cls = type(value)
     base: Any = next((base for base in CONTAINERS.values() if issubclass(cls, base)), None)
     if base is not None and issubclass(base, dict):

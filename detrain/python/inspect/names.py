@@ -8,12 +8,14 @@ name of the program.
 
 from __future__ import annotations
 
+import abc
 import argparse
 import builtins
 import collections
 import datetime
 import decimal
 import fractions
+import gc
 import inspect
 import os
 import pathlib
@@ -53,6 +55,13 @@ STATIC: Final = (
     property,
 )
 """Kinds of objects that stay as the process has them."""
+
+OF_CLASSES: Final = (
+    *(types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType),
+    *(types.GetSetDescriptorType, types.MemberDescriptorType, property, type(vars(abc.ABC)["_abc_impl"])),
+    *(types.GenericAlias, types.UnionType),
+)
+"""Types of the parts of classes, which stay as the classes do: descriptors, annotations."""
 
 NAMES: Final = ("__name__", "__qualname__", "__module__", "__doc__")
 """Attributes of a function with its names and its description."""
@@ -167,9 +176,11 @@ def type_name(value: object) -> str:
 
 
 def static_name(value: Any) -> str:
-    """Return the name in a graph of a function, class or module."""
+    """Return the name in a graph of a function, class or module, or of a module's namespace."""
     if isinstance(value, types.ModuleType):
         return f"{value.__name__}:"
+    if type(value) is dict:
+        return f"{value['__name__']}:__dict__"
     if isinstance(value, np.ufunc):
         return f"numpy:{value.__name__}"
     if type(value) is types.BuiltinFunctionType:
@@ -335,6 +346,20 @@ def is_user_module(module: types.ModuleType | None) -> bool:
     file = getattr(module, "__file__", None) or ""
     # A module that a framework makes as it runs may name a file without a folder (`torch.ops`).
     return is_user_file(file) and (os.path.isabs(file) or getattr(module, "__name__", "").partition(".")[0] not in MODULES)
+
+
+def is_namespace(value: object) -> bool:
+    """Return whether a value is the dictionary of a module that is not the program's: `globals()` of a library."""
+    name = value.get("__name__") if type(value) is dict else None
+    module = sys.modules.get(name) if type(name) is str else None
+    return isinstance(module, types.ModuleType) and vars(module) is value and not is_user_module(module)
+
+
+def shows_library_class(value: object) -> bool:
+    """Return whether a value is the read-only view of the names in a class that is not the program's."""
+    inside = gc.get_referents(value)[0] if type(value) is types.MappingProxyType else None
+    name = inside.get("__module__") if type(inside) is dict else None
+    return type(name) is str and not is_user_module(sys.modules.get(name))
 
 
 def is_made_module(value: object) -> bool:

@@ -23,6 +23,7 @@ from detrain.python.inspect.held import held_by, walk
 from detrain.python.inspect.names import (
     FRAMEWORKS,
     METHODS,
+    OF_CLASSES,
     by_class,
     class_name,
     container_base,
@@ -32,11 +33,12 @@ from detrain.python.inspect.names import (
     is_library_class,
     is_own_class,
     module_of,
+    shows_library_class,
 )
 from detrain.python.inspect.tables import is_table
 
 _MAX_OBJECTS: Final = 100_000
-_KEPT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, np.dtype)
+_KEPT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, np.dtype, *OF_CLASSES)
 """Types of objects that stay as the process has them."""
 
 
@@ -129,13 +131,17 @@ def data_in(value: object, is_state: Callable[[object], bool]) -> set[int] | Non
     """
     found: set[int] = set()
     for item in walk([value], _data_below, most=sys.maxsize):
-        if type(item) in SCALARS or isinstance(item, _KEPT):
+        if type(item) in SCALARS or _stays(item):
             continue
         found.add(id(item))
         is_data = _is_data_or_calls(item) or is_state(item) or any(item is each for each in (sys.stdout, sys.stderr, sys.stdin))
         if not is_data or len(found) > _MAX_OBJECTS:
             return None
     return found
+
+
+def _stays(item: object) -> bool:
+    return isinstance(item, _KEPT) or module_of(type(item)) == "typing" or shows_library_class(item)
 
 
 def _is_data_or_calls(item: object) -> bool:
@@ -146,7 +152,7 @@ def _is_data_or_calls(item: object) -> bool:
 
 def _data_below(item: Any) -> Sequence[object]:
     cls = type(item)
-    if cls in SCALARS or isinstance(item, _KEPT) or not _is_data_or_calls(item):
+    if cls in SCALARS or _stays(item) or not _is_data_or_calls(item):
         return ()
     if cls in METHODS:  # tqdm keeps the `__next__` of an iterator
         return (item.__self__,)

@@ -35,6 +35,7 @@ from detrain.python.inspect.fingerprint import Unreadable, inside, memory, of_py
 from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.names import (
     FRAMEWORKS,
+    OF_CLASSES,
     by_class,
     class_name,
     foreign_base,
@@ -43,6 +44,7 @@ from detrain.python.inspect.names import (
     is_own_class,
     is_user_module,
     module_of,
+    shows_library_class,
 )
 from detrain.python.inspect.pure_functions import is_recomputable
 from detrain.python.inspect.tables import content, is_table
@@ -67,12 +69,10 @@ _OF_WORKERS: Final = tuple(f"multiprocessing.{name}" for name in ("context", "ma
 _PIPES: Final = ("multiprocessing.connection", "multiprocessing.queues")
 _BUILTIN_STILL: Final = (
     object,
-    property,
     super,
     CodeType,
     os.DirEntry,
     re.Match,
-    *(type(each) for each in (int.real, str.join, str.__add__)),
 )
 _STREAMS: Final = ("zlib", "_bz2", "_lzma")
 """Modules of compressors, which do not show the data that they have taken in."""
@@ -116,13 +116,47 @@ def is_progress_bar(value: object) -> bool:
     )
 
 
+class PassedOn:
+    """An iterator whose values a generator of the program passes on by `yield from`; `begin` and `note` hear of each
+    value, and `forget` if one is sent to the iterator.
+    """
+
+    __slots__ = ("_begin", "_forget", "_note", "iterator")
+
+    def __init__(
+        self,
+        values: collections.abc.Iterable[object],
+        begin: Callable[[], object],
+        note: Callable[[object], object],
+        forget: Callable[[], object],
+    ) -> None:
+        self.iterator = iter(values)
+        self._begin, self._note, self._forget = begin, note, forget
+
+    def __iter__(self) -> PassedOn:
+        return self
+
+    def __next__(self) -> object:
+        self._begin()
+        value = next(self.iterator)
+        self._note(value)
+        return value
+
+    def send(self, value: object) -> object:
+        self._forget()
+        return self.iterator.send(value)  # type: ignore[attr-defined]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.iterator, name)  # `throw` and `close`, where it has them
+
+
 def iterators_in(values: collections.abc.Iterable[object]) -> collections.abc.Iterator[object]:
     """Yield the iterators among some values and in tuples among them."""
     for value in values:
         if isinstance(value, tuple):
             yield from iterators_in(value)
         elif isinstance(value, collections.abc.Iterator):
-            yield value
+            yield value.iterator if type(value) is PassedOn else value
 
 
 def position(value: Any) -> object:
@@ -298,7 +332,8 @@ def stands_still(value: object) -> bool:
         return True
     if module.partition(".")[0] in MODULES:
         return not class_name(base).startswith(_HIDDEN)
-    is_kind = module.partition(".")[0] in _STILL or type(value) in _BUILTIN_STILL or module.startswith(_STAND_INS)
+    is_part = type(value) in (*_BUILTIN_STILL, *OF_CLASSES) or shows_library_class(value)
+    is_kind = module.partition(".")[0] in _STILL or is_part or module.startswith(_STAND_INS)
     is_said = said(module, "still") and not hasattr(base, "tell")  # a file has a position
     return (is_kind or is_said) and not isinstance(value, collections.abc.Iterator)
 

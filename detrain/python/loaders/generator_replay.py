@@ -17,7 +17,7 @@ from typing import Any
 import xxhash
 
 from detrain.base.cursor import Address
-from detrain.instrument.value_probes import YIELD
+from detrain.instrument.value_probes import PASS_ON, YIELD
 from detrain.python.inspect.frames import names_of
 from detrain.python.inspect.held import walk
 from detrain.python.inspect.progress import iterators_in
@@ -172,20 +172,27 @@ class LoopGenerators:
             self._repeat_streams(self._replayed, address)
         self._replayed = address
 
-    def begin(self, frame: object) -> None:
-        """Note that the generator of this frame is asked for its next value."""
-        pulled = self._by_frame.get(id(frame))
+    def begin(self, frame: int) -> None:
+        """Note that the generator of the frame with this identity is asked for its next value."""
+        pulled = self._by_frame.get(frame)
         if pulled is not None and not pulled.is_asked:
             pulled.is_asked = True
             self._elements.begin(pulled.name, pulled.count)
 
-    def note(self, frame: object, value: object) -> None:
+    def note(self, frame: int, value: object) -> None:
         """Note that the generator of this frame is about to yield a value."""
-        pulled = self._by_frame.get(id(frame))
+        pulled = self._by_frame.get(frame)
         if pulled is not None:
             pulled.is_asked = False
             self._elements.end(pulled.name)
             pulled.note(self._replayed or self._address(), bytes.fromhex(self._digest(value)))
+
+    def forget(self, frame: int) -> None:
+        """Follow the generator of this frame no more: a value was sent through it, which cannot be sent again."""
+        pulled = self._by_frame.pop(frame, None)
+        for each in [generator for generator, known in self._known.items() if known is pulled]:
+            del self._known[each]
+            self._unseen[each] = None
 
     def state(self, value: object) -> list[Any] | None:
         """Return [count, digest, runs, whether it has ended] of a generator that is followed; None for any other."""
@@ -224,4 +231,4 @@ def _where(generator: Any) -> object:
 
 
 def _is_seen(code: CodeType) -> bool:
-    return YIELD in code.co_names
+    return not {YIELD, PASS_ON}.isdisjoint(code.co_names)

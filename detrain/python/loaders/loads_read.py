@@ -199,6 +199,8 @@ class LoadsRead:
         self._by_loads: set[str] = set()
         self._by_bodies: set[str] = set()
         self._source: object = None
+        self._seen_in = 0
+        """The identity of the source that `_last` is of: a validation loop has data sets of the same class."""
         self._heads = 0
 
     def begin_epoch(self) -> None:
@@ -224,6 +226,8 @@ class LoadsRead:
     def _changed(self, source: object) -> set[str]:
         if source is None:
             return set()
+        if id(source) != self._seen_in:
+            self._last, self._seen_in = {}, id(source)
         states: dict[str, Any] = {}
         passed: set[str] = set()
         for place, value, is_data in reached(source, deepest=_DEEPEST, most_items=_MOST_ITEMS):

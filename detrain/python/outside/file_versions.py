@@ -23,7 +23,7 @@ How = Literal["written", "replaced", "moved"]
 """The next change of a file. `written`: Python or PyTorch empties and writes it. `replaced`: another file takes its
 name, or it is removed. `moved`: it gets another name, or other code writes it."""
 _open, _is_there, _is_file, _may = os.open, os.path.lexists, os.path.isfile, os.access
-_is_link, _readlink, _symlink = os.path.islink, os.readlink, os.symlink
+_is_link, _readlink, _symlink, _scandir = os.path.islink, os.readlink, os.symlink, os.scandir
 """The real functions, taken before calls of the program are followed."""
 _SMALL_BYTES: Final = 1 << 26
 """Files up to this size are always kept, larger ones if the disk has room for four of them."""
@@ -83,6 +83,7 @@ class Versions:
     def put_back(self, versions: dict[str, str] | None = None) -> None:
         """Put files back as they were at the cut: those that this process has written since, or those in `versions`."""
         known = self._here if versions is None else versions
+        returned: set[str] = set()
         for path, name in known.items():
             kept = self._changes.kept_in / name
             if name == NO_ROOM or (name != NO_FILE and self._changes.is_gone(name)):
@@ -93,9 +94,12 @@ class Versions:
                     later = self._take_away(path, stays=stays) if _is_file(path) or _is_link(path) else None
                     if name != NO_FILE:
                         _return(kept, path)
+                        returned.add(os.path.dirname(path))
                         if versions is not None:
                             kept_too = "" if later is None else f"; the later one is {later}"
                             messages.say(f"{path}: put back as it was at the checkpoint{kept_too}")
+        for folder in returned:
+            _set_age(folder)
         if known:
             self._changes.returned()
         self._here = {}
@@ -111,12 +115,20 @@ class Versions:
         return later
 
 
+def _set_age(folder: str) -> None:
+    """Make a folder as old as the newest file in it: a program may remove the oldest folder."""
+    with contextlib.suppress(OSError, ValueError), _scandir(folder) as entries:
+        newest = max(each.stat(follow_symlinks=False).st_mtime_ns for each in entries)
+        os.utime(folder, ns=(newest, newest))
+
+
 def _return(kept: Path, path: str) -> None:
     if _is_file(path) and os.path.samefile(kept, path):  # a link, not written since
         kept.unlink()
     elif _is_file(path):  # written in place: it may have another name, too
         with io.FileIO(kept) as source, io.FileIO(_open(path, os.O_WRONLY | os.O_TRUNC), "w") as target:
             shutil.copyfileobj(source, target)
+        shutil.copystat(kept, path)
         kept.unlink()
     else:
         os.makedirs(os.path.dirname(path), exist_ok=True)

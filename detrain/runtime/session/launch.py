@@ -34,7 +34,7 @@ from detrain.base.framework_names import KNOWN, runs_training
 from detrain.base.source_files import imported_modules
 from detrain.instrument.loop_marks import MARK
 from detrain.instrument.text_edits import compile_edited
-from detrain.instrument.value_probes import BEGUN, FETCH, YIELD
+from detrain.instrument.value_probes import BEGUN, FETCH, PASS_ON, YIELD
 from detrain.python.inspect import function_source
 from detrain.python.inspect.frames import adopt, is_user_file, outwards, set_program
 from detrain.python.inspect.live_names import codes_in
@@ -81,6 +81,7 @@ def settle(config: Config) -> tuple[Session | None, TracedRun | None]:
     fix_listings()
     setattr(builtins, YIELD, probes.note_yield)
     setattr(builtins, BEGUN, probes.begin_yield)
+    setattr(builtins, PASS_ON, probes.pass_on)
     setattr(builtins, FETCH, probes.note_fetch)
     session = traced = None
     if config.trace is not None:

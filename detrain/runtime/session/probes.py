@@ -30,6 +30,7 @@ from detrain.base import messages
 from detrain.base.cursor import FETCHED_IN_BODY, NOTHING
 from detrain.base.errors import DetrainError, Diverged, UsageError
 from detrain.python.inspect.frames import is_second_call, names_of
+from detrain.python.inspect.progress import PassedOn
 from detrain.python.loaders.shown_loads import ShownLoads, shown_loads
 from detrain.python.loaders.strategy import WhileLoop
 
@@ -204,6 +205,17 @@ def record_phase() -> None:
         return
     _loops.is_while, _loops.hand_frame = True, 0
     _end_while()
+
+
+def record_end() -> None:
+    """Mark that such a loop was left, but not by `return`: a resumed run may run the code behind it again."""
+    session, frame = _session, sys._getframe(1)
+    if session is None or _is_nested(frame):
+        return
+    _end_while()
+    if session.position.is_in_phase and _loops.hand_frame == id(frame):
+        _loops.hand_frame = 0
+        _guarded(session.end_phase, frame)
 
 
 def _is_nested(frame: FrameType) -> bool:
@@ -421,15 +433,28 @@ def load_again(epoch: int, batch: int, load: Callable[[], None]) -> None:
 def note_yield(value: T) -> T:
     """Note that a generator of the program is about to yield a value; return the value."""
     if _session is not None:
-        _guarded(_session.recorder.pulls.note, sys._getframe(1), value)
+        _guarded(_session.recorder.pulls.note, id(sys._getframe(1)), value)
     return value
 
 
 def begin_yield(value: T | None = None) -> T | None:
     """Note that a generator of the program is asked for its next value; return `value`, from its first statement."""
     if _session is not None:
-        _guarded(_session.recorder.pulls.begin, sys._getframe(1))
+        _guarded(_session.recorder.pulls.begin, id(sys._getframe(1)))
     return value
+
+
+def pass_on(values: Iterable[object]) -> Iterable[object]:
+    """Return an iterator over the values that a generator of the program passes on, which notes each of them."""
+    if _session is None:
+        return values
+    pulls, frame = _session.recorder.pulls, id(sys._getframe(1))
+    return PassedOn(
+        values,
+        lambda: _guarded(pulls.begin, frame),
+        lambda value: _guarded(pulls.note, frame, value),
+        lambda: _guarded(pulls.forget, frame),
+    )
 
 
 def note_fetch(value: T) -> T:

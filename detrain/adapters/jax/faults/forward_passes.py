@@ -18,7 +18,7 @@ _CHOOSES: Final = ("argmax", "top_k")
 """Equations that choose a class by its score."""
 
 
-class ForwardPasses:
+class JaxPasses:
     """Notes the scores of each pass."""
 
     def __init__(self, on_pass: Callable[[int], None]) -> None:

@@ -28,7 +28,7 @@ from jax.extend.core.primitives import jit_p
 
 from detrain.adapters.jax import private_names
 from detrain.adapters.jax.faults.equations import Equation, Path, branches_of, dtype_named, equations, wider_call
-from detrain.adapters.jax.faults.forward_passes import ForwardPasses, place_of_scores, with_scores
+from detrain.adapters.jax.faults.forward_passes import JaxPasses, place_of_scores, with_scores
 from detrain.adapters.jax.faults.injector import InjectionPoint, Spot, Spots
 from detrain.adapters.jax.faults.rewriting import Edit, Rewriting, call_of, rewritten
 from detrain.adapters.jax.faults.sites_together import spots_together
@@ -147,7 +147,7 @@ class Function(msgspec.Struct, eq=False):
 class Functions:
     """Follows the calls of the program's functions, and puts points of faults into them."""
 
-    def __init__(self, heard: Heard, passes: ForwardPasses | None = None) -> None:
+    def __init__(self, heard: Heard, passes: JaxPasses | None = None) -> None:
         """`passes`: told of each forward pass, in an experiment on inference."""
         self._heard, self._passes, self._counts = heard, passes, False
         self._known: dict[int, Function] = {}

@@ -21,7 +21,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from detrain.adapters.instruments import Also, Instruments, TakesInstruments
-from detrain.adapters.jax.faults.forward_passes import ForwardPasses
+from detrain.adapters.jax.faults.forward_passes import JaxPasses
 from detrain.adapters.jax.faults.functions import Functions
 from detrain.adapters.jax.faults.injector import InjectionPoint
 from detrain.adapters.jax.faults.site_of import sites_of
@@ -112,7 +112,7 @@ class JaxInstruments(Instruments):
     def __init__(self, experiment: TakesInstruments, on_pass: Callable[[int], None]) -> None:
         """`on_pass`: called after each forward pass, in an experiment on inference."""
         plans = experiment.plans
-        self._passes = ForwardPasses(on_pass) if plans[0].is_inference else None
+        self._passes = JaxPasses(on_pass) if plans[0].is_inference else None
         self._has_digests = plans[0].digests_at is not None
         self.memory_of_arrays = ArrayMemory()
         self.losses = JaxLosses(experiment.ends_with)

@@ -129,22 +129,27 @@ class TorchLoaders(LoaderPositions):
                 self._iterations.set_place(iterator, place)
         self._iterations.made = counts["begun"]
 
+    def parts_of_ended(self, value: Any) -> tuple[str, list[object]] | None:
+        """Return the kind and parts of a StatefulDataLoader's iterator that has ended; None for other objects."""
+        if not stateful_loader.is_stateful(value):
+            return None
+        known = next((known for iterator, known in self._iterations.alive() if iterator is value), None)
+        return stateful_loader.parts_of_ended(value, None if known is None else known.loader())
+
     def parts_of_new(self, value: Any) -> tuple[str, list[object]] | None:
         """Return the kind and parts (loader, place) of an iterator that the loop has made; None for other objects."""
-        if stateful_loader.is_stateful(value):
-            known = next((known for iterator, known in self._iterations.alive() if iterator is value), None)
-            return stateful_loader.parts_of_ended(value, None if known is None else known.loader())
         for iterator, known in self._iterations.alive():
-            if iterator is value and not self._iterations.no_position(iterator):
+            is_known = iterator is value and not stateful_loader.is_stateful(value)
+            if is_known and not self._iterations.no_position(iterator):
                 return KIND, [maker_of(known.loader()), msgspec.msgpack.encode(self._iterations.place(iterator))]
         return None
 
-    def remake(self, kind: str, parts: list[Any]) -> object:
+    def remake(self, kind: str, parts: list[Any], current: object) -> object:
         """Return the iterator that `parts_of_new` described: one that already goes over the loader (inside a progress
         bar), if there is one, else a new one.
         """
         if kind == stateful_loader.KIND:
-            return stateful_loader.remake(parts)
+            return stateful_loader.remake(parts, current)
         place, loader = msgspec.msgpack.decode(parts[1], type=IteratorPlace), loader_of(parts[0])
         for iterator, known in self._iterations.alive():
             if known.number == place.number and known.loader() is loader:

@@ -36,9 +36,13 @@ def parts_of_ended(iterator: Any, loader: Any) -> tuple[str, list[object]] | Non
     return KIND, [loader, iterator.state_dict()]
 
 
-def remake(parts: list[Any]) -> object:
-    """Return an ended iterator from the parts of one: a loader and a state."""
+def remake(parts: list[Any], current: Any) -> object:
+    """Return an ended iterator from the parts of one, a loader and a state: `current` if that has ended, too."""
     loader, state = parts
+    told = {"state_dict": lambda: copy.deepcopy(state), _STATE: parts}
+    if is_stateful(current) and parts_of_ended(current, loader) is not None:
+        vars(current).update(told)
+        return current
     cls = sys.modules[_MODULE]._StatefulSingleProcessDataLoaderIter
     made = cls.__new__(cls)  # no worker: none will be asked
     vars(made).update(
@@ -49,7 +53,6 @@ def remake(parts: list[Any]) -> object:
         _persistent_workers=False,
         _profile_name="an iterator that has ended",
         _sampler_iter_yielded=0,
-        state_dict=lambda: copy.deepcopy(state),
-        **{_STATE: parts},
+        **told,
     )
     return made
