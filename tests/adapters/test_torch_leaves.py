@@ -31,7 +31,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_tensors_have_equal_values_and_others_have_others(kind: str) -> None:
-    loaders = SimpleNamespace(parts_of_new=lambda _value: None)
+    loaders = SimpleNamespace(parts_of_new=lambda _value: None, parts_of_ended=lambda _value: None)
     leaves = TorchLeaves(cast(Any, loaders), SpreadTensors(cast(Any, None)), TorchDevices())
     first, same, other = (KINDS[kind](torch.tensor(values)) for values in ([[1.0, 2.0]], [[1.0, 2.0]], [[1.0, 3.0]]))
     values = [leaves.to_array(each) for each in (first, same, other)]

@@ -33,6 +33,9 @@ class NoLoaders:
     def parts_of_new(self, _value: object) -> None:
         """Return None: there are no DataLoaders."""
 
+    def parts_of_ended(self, _value: object) -> None:
+        """Return None: there are no DataLoaders."""
+
 
 class World(cut_world.World):
     """The codec's hooks with the adapter's parts for Python objects, as a session has them."""
