@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from detrain.adapters.torch.settings import GlobalHooks  # noqa: E402
 from detrain.base.errors import NotCapturable  # noqa: E402
 from detrain.python.codec.coders import Encoder  # noqa: E402
+from detrain.python.codec.graph_files import unpack  # noqa: E402
 from tests.adapters import torch_compiled, torch_layouts, torch_modules, torch_optimizers, torch_values  # noqa: E402, F401
 from tests.adapters.torch_resume import CASES, World, made, packed, run  # noqa: E402
 
@@ -64,6 +65,21 @@ def test_backward_through_a_graph_that_no_checkpoint_holds_fails_and_says_why(wo
         (loss * 2).backward()
     with pytest.raises(NotCapturable, match="a tensor that was computed before the checkpoint"):
         torch.autograd.grad(loss + weight.sum(), weight)
+
+
+def test_a_resumed_state_with_a_lost_graph_is_the_same_state(world: World) -> None:
+    """`verify` took a gradient with a graph behind it (`create_graph`, `vmap` of a gradient) for another one."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.grad = (weight * 2).view(2)
+    names, resumed = {"weight": weight}, {"weight": torch.nn.Parameter(torch.ones(2))}
+    was = world.encode(names, world.baseline({}))
+
+    world.restore(packed(was), resumed, world.baseline(resumed))
+
+    again = world.encode(resumed, world.baseline({}))
+    forms = [[node.data for node in unpack(each.graph).nodes if node.kind == "shared"] for each in (was, again)]
+    assert forms[0] == forms[1]
+    assert "ViewBackward0" in str(forms[0])
 
 
 def test_a_tensor_of_the_programs_class_does_not_notice_that_it_is_read(world: World) -> None:

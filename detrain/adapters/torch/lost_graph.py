@@ -14,6 +14,7 @@ from detrain.base.errors import DetrainError, NotCapturable
 from detrain.python.inspect.held import walk
 
 _WHAT: Final = "a gradient goes through a tensor that was computed before the checkpoint, which does not hold the graph behind it"
+_NAME: Final = "detrain"
 _TODO: Final = "compute it again, or take checkpoints where no graph goes on (--every 1)"
 _fail: list[Callable[[DetrainError], NoReturn]] = []
 """The function that ends the process, if there is one: the program must not catch the error and go on."""
@@ -45,15 +46,29 @@ class Lost(torch.autograd.Function):  # type: ignore[misc]
         _refuse()
 
 
-def stand_in(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with a stand-in for its lost graph."""
+def stand_in(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """Return a tensor with a stand-in for its lost graph, which ended with the function of that name."""
     if not _watched:
         for module in (torch.autograd, torch.autograd.graph):
             _watched.append(module)
             module._engine_run_backward = _refusing(module._engine_run_backward)
     with torch.enable_grad():
         made: torch.Tensor = Lost.apply(torch.empty(0, requires_grad=True), [tensor])
+    _metadata(made.grad_fn)[_NAME] = name
     return made
+
+
+def name_of(function: Any) -> str:
+    """Return the name of a graph's function; of a stand-in that of the one it stands for, so that states with it and
+    without it are equal.
+    """
+    name = type(function).__name__
+    return str(_metadata(function).get(_NAME, name)) if type(function) is Lost._backward_cls else name
+
+
+def _metadata(function: Any) -> dict[str, Any]:
+    found: dict[str, Any] = function.metadata
+    return found
 
 
 _watched: Final[list[Any]] = []

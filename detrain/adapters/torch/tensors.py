@@ -158,7 +158,7 @@ def _is_plain(value: Any) -> bool:
 
 def _look(value: Any) -> SharedTensor:
     function = grad_function(value)
-    graph, is_leaf = "" if function is None else type(function).__name__, function is None
+    graph, is_leaf = "" if function is None else lost_graph.name_of(function), function is None
     memory = value.untyped_storage()
     base = value._base if is_leaf and value._is_view() else None
     if base is not None and (grad_function(base) is not None or not _is_plain(base)):
@@ -250,7 +250,7 @@ def _put(form: list[Item], memory: Any, current: Any, base: Any) -> object:
         torch._C._set_conj(made, is_conj)
         torch._C._set_neg(made, is_neg)
     if graph:
-        return lost_graph.stand_in(made)
+        return lost_graph.stand_in(made, graph)
     if now is not None and now.form[0] == name and not now.form[7] and base is None and not current._is_view():
         with torch.no_grad():
             current.data = made
