@@ -100,14 +100,20 @@ def test_a_fault_does_to_each_input_what_it_does_by_hand(name: str, torch_server
         scores.append(np.load(tmp_path / f"{is_faulty}.npy").astype(np.float64))
 
     fault = ("--model", "SET:40", "--site", "forward/*.0/conv*", "--element", "3,2,1,1", "--at", at)
-    done = torch_server.detrain("inject", "--inference", *fault, "--out", "record.json", "program.py", cwd=tmp_path)
-    again = torch_server.detrain("replay", "record.json", "program.py", cwd=tmp_path)
+    found = corrupted_by(torch_server, tmp_path, *fault)
 
-    assert done.status == 0, done.err
-    assert again.out.startswith("IDENTICAL"), again.err
-    found = json.loads((tmp_path / "record.json").read_text())["corruptions"]
     assert found == corruptions(*scores)
     assert found["sdc_10"] > 0
+
+
+def corrupted_by(server: Server, folder: Path, *fault: str) -> dict[str, int]:
+    """Put a fault into a pass of `program.py`, and again by its record; return the numbers of corrupted inputs."""
+    done = server.detrain("inject", "--inference", *fault, "--out", "record.json", "program.py", cwd=folder)
+    again = server.detrain("replay", "record.json", "program.py", cwd=folder)
+    assert done.status == 0, done.err
+    assert again.out.startswith("IDENTICAL"), again.err
+    found: dict[str, int] = json.loads((folder / "record.json").read_text())["corruptions"]
+    return found
 
 
 def corruptions(golden: np.ndarray, faulty: np.ndarray) -> dict[str, int]:
@@ -143,11 +149,12 @@ def scores_of(weights, rows, is_hit=False):
     return jax.nn.relu(hidden) @ weights["second"]
 
 def loss_of(weights, rows, labels):
-    return -jnp.take_along_axis(jax.nn.log_softmax(scores_of(weights, rows)), labels[:, None], 1).mean()
+    scores = scores_of(weights, rows)
+    return -jnp.take_along_axis(jax.nn.log_softmax(scores), labels[:, None], 1).mean(), scores
 
 @jax.jit
 def gradient(weights, rows, labels):
-    return jax.value_and_grad(loss_of)(weights, rows, labels)
+    return jax.value_and_grad(loss_of, has_aux=True)(weights, rows, labels)
 
 @jax.jit
 def update(weights, slopes):
@@ -167,7 +174,7 @@ def evaluate(weights):
 
 for epoch in range(2):
     for start in range(0, 40, 10):
-        loss, slopes = gradient(weights, x[start : start + 10], y[start : start + 10])
+        (loss, _scores), slopes = gradient(weights, x[start : start + 10], y[start : start + 10])
         weights = update(weights, slopes)
     print(epoch, evaluate(weights))
 """
@@ -200,12 +207,8 @@ def test_on_jax_too(text: str, jax_server: Server, tmp_path: Path) -> None:
         scores.append(np.load(file).astype(np.float64))
 
     fault = ("--model", "SET:40", "--site", "predict/forward/dot_general@0", "--element", "3,2", "--at", "1:2")
-    done = jax_server.detrain("inject", "--inference", *fault, "--out", "record.json", "program.py", cwd=tmp_path)
-    again = jax_server.detrain("replay", "record.json", "program.py", cwd=tmp_path)
+    found = corrupted_by(jax_server, tmp_path, *fault)
 
-    assert done.status == 0, done.err
-    assert again.out.startswith("IDENTICAL"), again.err
-    found = json.loads((tmp_path / "record.json").read_text())["corruptions"]
     assert found == corruptions(*scores)
     assert found["sdc_10"] > 0
 

@@ -13,7 +13,7 @@ from detrain import cli
 from detrain.base import errors
 from tests.e2e.programs import DIE
 from tests.e2e.refused import assert_refused
-from tests.e2e.runs import compared, detrain, library
+from tests.e2e.runs import EXAMPLES, compared, detrain, library
 
 LOSES = """\
 import os, select, signal, time
@@ -60,6 +60,21 @@ def test_without_what_linux_alone_has_a_run_is_as_exact(tmp_path: Path) -> None:
 
     assert "resuming" in last.err
     assert_refused(mirrored, errors.UsageError, "--mirror needs Linux", "copy the home by other means")
+
+
+@pytest.mark.slow
+def test_ranks_go_without_just_in_time_checkpoints_where_there_is_no_linux(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    there = library(tmp_path, {"sitecustomize.py": LOSES})
+    words = (EXAMPLES / "digits" / "torch_ddp_train.py", "--epochs", 1)
+
+    plain = detrain("launch", "--nproc-per-node", 2, *words, cwd=tmp_path, **there)
+    wanted = detrain("launch", "--nproc-per-node", 2, "--fresh", "--jit", *words, cwd=tmp_path, **there)
+
+    assert plain.status == 0, plain.err
+    assert "no just-in-time checkpoints: they need Linux" in plain.err
+    assert "--jit needs Linux" in wanted.err
+    assert wanted.status != 0
 
 
 def test_windows_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

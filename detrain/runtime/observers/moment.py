@@ -34,7 +34,7 @@ _MOST_SHOWN: Final = 4
 
 
 class MomentReached:
-    """Answers the questions of a `AskedMoment` about the state before a body."""
+    """Answers the questions of an `AskedMoment` about the state before a body."""
 
     def __init__(self, moment: AskedMoment, adapters: Adapters, count: Callable[[], int]) -> None:
         """`count` returns how many batches of the run have been loaded."""

@@ -63,8 +63,9 @@ def with_scores(function: ClosedJaxpr, equations: Sequence[Equation]) -> ClosedJ
 
 
 def _is_by_class(equation: Equation) -> bool:
-    axes = equation.value.params.get("axes")
-    return axes is None or tuple(axes) == (equation.value.invars[0].aval.ndim - 1,)
+    params = equation.value.params
+    axes = params["axes"] if "axes" in params else (params["axis"],)  # of `argmax`, of `top_k`
+    return tuple(axes) == (equation.value.invars[0].aval.ndim - 1,)
 
 
 def _are_scores(array: Any) -> bool:
