@@ -36,11 +36,15 @@ _WRITES_THROUGH: Final = sys.version_info >= (3, 13)
 _POINTER: Final = ctypes.sizeof(ctypes.c_void_p)
 _INNER_FRAME: Final = 24
 """Offset in bytes of the pointer from a `PyFrameObject` (Include/internal/pycore_frame.h) to `_PyInterpreterFrame`."""
-_LOCALS: Final = {(3, 11): 24, (3, 12): 40}
+_LOCALS: Final = {(3, 11): 24, (3, 12): 40, (3, 13): 40, (3, 14): 40}
 """Offset in bytes of the dict of locals in CPython's `_PyInterpreterFrame`, by version."""
-_VALUES: Final = 72
+_VALUES: Final = 80 if sys.version_info >= (3, 14) else 72
 """Offset in bytes of the values of its variables: locals, then cells that are no arguments, then cells of enclosing
 functions."""
+_TAG: Final = 3 if sys.version_info >= (3, 14) else 0
+"""Bits of a value that are no address: from 3.14 on, the lowest one says that the frame does not own the object."""
+_UNBOUND: Final = 1 if sys.version_info >= (3, 14) else None
+"""A variable's value while it is not bound (`PyStackRef_NULL`, Include/internal/pycore_stackref.h)."""
 
 _BESIDE: Final = "__pycache__"
 """Folder of files that are compiled from the source beside it: by Python itself, numba and cffi."""
@@ -186,9 +190,14 @@ def catches(frame: FrameType) -> bool:
     return any(entry.start <= frame.f_lasti < entry.end for entry in entries)
 
 
-def _slot_of_locals(frame: FrameType) -> ctypes.c_void_p:
+def _slot(frame: FrameType, offset: int) -> ctypes.c_void_p:
     inner = ctypes.c_void_p.from_address(id(frame) + _INNER_FRAME).value or 0
-    return ctypes.c_void_p.from_address(inner + _LOCALS[sys.version_info[:2]])
+    return ctypes.c_void_p.from_address(inner + offset)
+
+
+def _value_at(frame: FrameType, place: int) -> int | None:
+    """Return the address of the object that a frame's variable is bound to, None for an unbound one."""
+    return (_slot(frame, _VALUES + place * _POINTER).value or 0) & ~_TAG or None
 
 
 @lru_cache(maxsize=1)
@@ -196,11 +205,24 @@ def has_known_frames() -> bool:
     """Return whether frames in memory have the layout that this module assumes."""
     if sys.implementation.name != "cpython" or sys.version_info[:2] not in _LOCALS or object.__basicsize__ != 16:
         return False
+    return _has_known_variables(object(), object()) and (_WRITES_THROUGH or _has_known_locals())
+
+
+def _has_known_variables(first: object, second: object, unbound: object = None) -> bool:
+    del unbound
     frame = sys._getframe()
-    slot = _slot_of_locals(frame)
-    is_so = slot.value is None and slot.value != id(frame.f_locals) == _slot_of_locals(frame).value
-    frame.f_locals.clear()
+    found = [_value_at(frame, place) for place in range(3)]
+    is_so = found == [id(first), id(second), None] and _slot(frame, _VALUES + 2 * _POINTER).value == _UNBOUND
     del frame  # it refers to itself and to all callers: their objects would live on
+    return is_so
+
+
+def _has_known_locals() -> bool:
+    frame = sys._getframe()
+    slot = _slot(frame, _LOCALS[sys.version_info[:2]])
+    is_so = slot.value is None and slot.value != id(frame.f_locals) == slot.value
+    frame.f_locals.clear()
+    del frame
     return is_so
 
 
@@ -210,7 +232,7 @@ def _locals_apart(frame: FrameType) -> Iterator[dict[str, object]]:
     if not (frame.f_code.co_flags & inspect.CO_OPTIMIZED and has_known_frames()):
         yield frame.f_locals
         return
-    slot = _slot_of_locals(frame)
+    slot = _slot(frame, _LOCALS[sys.version_info[:2]])
     theirs, slot.value = slot.value, None
     try:
         yield frame.f_locals
@@ -230,13 +252,12 @@ def cells_of(frame: FrameType) -> dict[str, CellType] | None:
         return {}
     if not has_known_frames():
         return None
-    inner = ctypes.c_void_p.from_address(id(frame) + _INNER_FRAME).value or 0
     own = [name for name in code.co_cellvars if name not in code.co_varnames]
     found, bound = {}, names_of(frame)
     for place, name in enumerate((*code.co_varnames, *own, *code.co_freevars)):
         if name not in code.co_cellvars and name not in code.co_freevars:
             continue
-        held = ctypes.c_void_p.from_address(inner + _VALUES + place * _POINTER).value
+        held = _value_at(frame, place)
         if not held or ctypes.c_void_p.from_address(held + _POINTER).value != id(CellType):
             return None
         cell = ctypes.cast(held, ctypes.py_object).value
@@ -313,8 +334,11 @@ def unbind_local(frame: FrameType, name: str) -> None:
     if name in cells:
         del cells[name].cell_contents
         return
-    inner = ctypes.c_void_p.from_address(id(frame) + _INNER_FRAME).value or 0
-    slot = ctypes.c_void_p.from_address(inner + _VALUES + frame.f_code.co_varnames.index(name) * _POINTER)
+    slot = _slot(frame, _VALUES + frame.f_code.co_varnames.index(name) * _POINTER)
+    if _WRITES_THROUGH:
+        frame.f_locals[name] = None  # which keeps the old value for as long as the frame's stack may borrow it
+        slot.value = _UNBOUND
+        return
     held, slot.value = slot.value, None
     ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(held))
 
