@@ -95,7 +95,7 @@ def case_names_are_unbound_as_by_del():
         assert unbind("plain")  # not bound any more
         assert sorted(names_of(here())) == ["held", "kept", "share", "unbind"]
         assert unbind("share")
-        assert held() is None
+        assert held() is None or sys.version_info >= (3, 14)  # which keeps what a debugger overwrites while the frame lives
 
 
 def case_the_frames_of_callers_are_written():
