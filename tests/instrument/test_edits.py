@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import sys
 from collections.abc import Iterator
 from types import CodeType
 
@@ -26,10 +27,10 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 def positions(code: CodeType) -> set[tuple[object, ...]]:
     """Return the positions of the calls and other instructions that may raise (jumps are laid out as the compiler
-    likes).
+    likes): from Python 3.13 on, which marks less of a loop's head, their lines.
     """
     return {
-        (part.co_name, part.co_firstlineno, *instruction.positions)
+        (part.co_name, part.co_firstlineno, *instruction.positions[: 4 if sys.version_info < (3, 13) else 2])
         for part in codes(code)
         for instruction in dis.get_instructions(part)
         if instruction.opname

@@ -118,7 +118,7 @@ def _describe(value: Any) -> dict[str, Any]:
         return {".real": value.real, ".imag": value.imag}
     if cls is slice:
         return {".start": value.start, ".stop": value.stop, ".step": value.step}
-    if cls.__module__ in ("datetime", "decimal", "fractions", "pathlib", "uuid", "zoneinfo"):
+    if cls.__module__.partition(".")[0] in ("datetime", "decimal", "fractions", "pathlib", "uuid", "zoneinfo"):
         return {".repr": repr(value), ".fold": getattr(value, "fold", None)}
     if hasattr(cls, "__members__"):
         return {".identity": id(value), ".repr": repr(value)}
@@ -128,6 +128,8 @@ def _describe(value: Any) -> dict[str, Any]:
 def _describe_array(array: Any) -> dict[str, Any]:
     if array.dtype == object:
         return {".shape": array.shape, ".items": array.reshape(-1).tolist() if array.ndim else []}
+    if array.dtype.char in "gG":  # its values have padding, which may hold anything
+        return {".dtype": str(array.dtype), ".shape": array.shape, ".items": repr(array.tolist())}
     axes = tuple(np.argsort([-abs(step) for step in array.strides], kind="stable")) if min(array.shape, default=1) > 1 else ()
     return {".dtype": str(array.dtype), ".shape": array.shape, ".bytes": array.tobytes(), ".axes": str(axes)}
 

@@ -73,7 +73,7 @@ class Encoder(Encoding):
     def rule_of(self, value: Any) -> Rule:
         cls = type(value)
         if CONTAINERS.get(cls.__name__) is cls:
-            return functools.partial(containers.encode_plain, cls=cls)
+            return containers.encode_plain
         if cls is np.ndarray:
             return arrays.encode_ndarray
         if stream_base(cls) is not None:
@@ -90,8 +90,8 @@ class Encoder(Encoding):
             return objects.encode_value
         if cls is types.CellType:
             return functions.encode_cell
-        if (reduction := reduction_of(cls)) is not None:
-            return functools.partial(strangers.encode_reduced, reduction=reduction)
+        if reduction_of(cls) is not None:
+            return strangers.encode_reduced
         if issubclass(cls, type):
             return functions.encode_type
         if is_wrapper(value):

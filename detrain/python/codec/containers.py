@@ -31,9 +31,10 @@ _HASHED_ALIKE: Final = frozenset({bool, int, float, str, bytes, type(None)})
 """Types of keys that keep their place in a dictionary: an object of the program may have another hash now."""
 
 
-def encode_plain(encoding: Encoding, number: int, value: Any, path: str, *, cls: Any) -> Node:
+def encode_plain(encoding: Encoding, number: int, value: Any, path: str) -> Node:
     """Encode one of Python's containers; one inside of a library's object may be the library's own. The namespace of a
     module stays, as the module does."""
+    cls = type(value)
     if cls is dict and is_namespace(value):
         if encoding.collects:
             encoding.baseline.add(value, "" if encoding.is_unordered else path)

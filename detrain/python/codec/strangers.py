@@ -31,7 +31,7 @@ from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import extends_library
 from detrain.python.inspect.progress import is_iterator_of_library, is_open_for_writing, place_of, position, stands_still, takes_in
 from detrain.python.process import filled_queues
-from detrain.python.process.reducers import Reduction, reduction_named
+from detrain.python.process.reducers import reduction_named, reduction_of
 
 UNSEEN: Final = "loading the same batches must move it to where it is, and nothing tells where that is"
 
@@ -259,8 +259,10 @@ def _note_handlers(encoding: Encoding, value: Any, path: str) -> None:
     encoding.outputs -= 1
 
 
-def encode_reduced(encoding: Encoding, number: int, value: Any, path: str, *, reduction: Reduction) -> Node:
+def encode_reduced(encoding: Encoding, number: int, value: Any, path: str) -> Node:
     """Encode an object by a package's reducer: a resumed run keeps it or makes it anew, and gives it its data."""
+    reduction = reduction_of(type(value))
+    assert reduction is not None
     if encoding.collects:
         encoding.baseline.add(value, "" if encoding.is_unordered else path)
         return Node("reduced")

@@ -213,7 +213,8 @@ def of_python(value: object) -> object:
     """
     if not _is_of_python(value):
         return None
-    return _read(_of_library(value) if is_own_class(type(value)) else _parts(value), value, _parts_of_python)
+    told = [_tell(value)] if isinstance(value, io.IOBase) else []  # first: it passes on what a writer holds back
+    return _read([*told, *(_of_library(value) if is_own_class(type(value)) else _parts(value))], value, _parts_of_python)
 
 
 def _is_of_python(value: object, *, has_attributes: bool = True) -> bool:
