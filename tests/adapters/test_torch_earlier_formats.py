@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,12 @@ FILES: dict[str, tuple[bytes, bytes]] = msgspec.msgpack.decode((Path(__file__).p
 trained again here: another processor may round otherwise."""
 
 
-@pytest.mark.parametrize("name", sorted(FILES))
+def case(name: str) -> object:
+    has_code = name == "a_hook_of_an_optimizer" and sys.version_info[:2] != (3, 11)
+    return pytest.param(name, marks=pytest.mark.skipif(has_code, reason="the file has the code of a function, of Python 3.11"))
+
+
+@pytest.mark.parametrize("name", map(case, sorted(FILES)))
 def test_a_training_goes_on_from_format_3(name: str) -> None:
     tried, world = CASES[name], World()
     file, whole = FILES[name]
