@@ -14,7 +14,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -53,9 +53,11 @@ class Reserve:
         """Return whether this process can be copied: it is no copy, has one thread, shares only files in `folder`."""
         if self.number or not sys.platform.startswith("linux") or len(os.listdir("/proc/self/task")) > 1:
             return False
-        modes = [line.split()[1] for line in _read("/proc/self/maps").splitlines()]
-        is_sharing = any("w" in mode and "s" in mode for mode in modes)
-        return not is_sharing and all(_is_apart(number, folder.resolve()) for number in map(int, os.listdir("/proc/self/fd")))
+        maps = [line.split(maxsplit=5) for line in _read("/proc/self/maps").splitlines()]
+        is_sharing = any("w" in mode and "s" in mode for _range, mode, *_ in maps)
+        code = {path for _range, mode, _offset, _device, _node, *paths in maps if "x" in mode for path in paths}
+        numbers = map(int, os.listdir("/proc/self/fd"))
+        return not is_sharing and all(_is_apart(number, folder.resolve(), code) for number in numbers)
 
     def wait(self, logs: Sequence[str]) -> int:
         """Have a copy do the trials with these logs; the first log exists. Return 0 in the copy. In this process, wait
@@ -121,11 +123,13 @@ def _said(folder: Path, process: int, stream: int) -> Path:
     return folder / f"said-{process}-{stream}"
 
 
-def _is_apart(number: int, folder: Path) -> bool:
-    """Return whether a descriptor belongs to a device, to a standard stream, or to a file in a folder."""
+def _is_apart(number: int, folder: Path, code: Collection[str]) -> bool:
+    """Return whether a descriptor belongs to a device, to a standard stream, to a file in a folder, or to a library
+    whose code the process runs (libffi keeps its own open).
+    """
     try:
-        is_device = stat.S_ISCHR(os.fstat(number).st_mode)
-        return is_device or number in (1, 2) or Path(os.readlink(f"/proc/self/fd/{number}")).is_relative_to(folder)
+        is_device, file = stat.S_ISCHR(os.fstat(number).st_mode), os.readlink(f"/proc/self/fd/{number}")
+        return is_device or number in (1, 2) or file in code or Path(file).is_relative_to(folder)
     except OSError:  # the descriptor of the folder's list itself, which is closed by now
         return True
 
