@@ -37,7 +37,6 @@ import time
 import types
 import typing
 import uuid
-import warnings
 import weakref
 import zoneinfo
 from collections.abc import Callable, Iterator
@@ -50,6 +49,7 @@ from detrain.base.digest import raw_bytes
 from detrain.base.dtypes import dtype_name, named_dtype
 from detrain.base.libraries import said
 from detrain.base.paths import path_below
+from detrain.python.codec.iterator_fields import reduce_iterator, set_state
 from detrain.python.codec.kind import Holds
 from detrain.python.inspect.fingerprint import database_of
 from detrain.python.inspect.frames import frames_of_others
@@ -604,8 +604,7 @@ def _reduced(value: Any) -> tuple[str, Parts] | None:
     if _scans(value):
         return None
     try:
-        with _quiet():
-            maker, arguments, *state = value.__reduce__()
+        maker, arguments, *state = reduce_iterator(value)
     except (TypeError, ValueError):
         return None
     name = _NAMES.get(id(maker))
@@ -628,14 +627,8 @@ def _iterated(name: str, parts: Parts, current: object) -> Any:
     arguments[begun] = [_Begun(each) if isinstance(each, Iterator) else each for each in arguments[begun]]
     made = _ITERATORS[name](*arguments)
     if state and state[0] is not None:
-        with _quiet():
-            made.__setstate__(state[0])
+        set_state(made, state[0])
     return made
-
-
-def _quiet() -> warnings.catch_warnings[None]:
-    """Leave out the warning that `itertools` cannot be copied from Python 3.14 on: there its iterators are named."""
-    return warnings.catch_warnings(action="ignore")
 
 
 # The table.
