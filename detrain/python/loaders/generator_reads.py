@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType, GeneratorType
 from typing import Any, Final
@@ -182,7 +183,8 @@ def _draws_uncounted(generator: FrameType, frame: FrameType) -> bool:
         return False
     place = position(frame)
     loops = (node for node in ast.walk(source.tree) if isinstance(node, ast.For))
-    drawing = next((loop for loop in loops if (loop.lineno, loop.col_offset) == place.start), None)
+    heads = ((loop, loop if sys.version_info < (3, 13) else loop.iter) for loop in loops)
+    drawing = next((loop for loop, head in heads if (head.lineno, head.col_offset) == place.start), None)
     if drawing is not None:
         return _is_itself(drawing.iter, generator, frame)
     around = source.loops_around(place.line, place.column)
