@@ -221,6 +221,8 @@ def shown(value: Any) -> object:
     """Return the parts of a value that `copy` and `pickle` get from its base class: an oracle beside the codec."""
     if isinstance(value, re.Pattern):
         return value.pattern, value.flags
+    if isinstance(value, types.UnionType):
+        return type(value), value.__args__
     if isinstance(value, type | types.BuiltinFunctionType | np.ufunc | type(Ellipsis) | type(NotImplemented)):
         return value
     base = type(value).__mro__[1] if type(value).__module__ == __name__ else type(value)

@@ -80,9 +80,9 @@ def test_a_type_of_python_as_a_factory_needs_nothing_else() -> None:
 
 def test_an_alias_of_typing_is_left_alone() -> None:
     alias = typing.Optional[kinds.Batch]  # noqa: UP045
-    before = (alias.__args__, dict(vars(alias)))
+    before = (alias.__args__, dict(getattr(alias, "__dict__", {})))
     world = resumed({"alias": alias}, {"alias": alias})
-    assert (alias.__args__, dict(vars(alias))) == before
+    assert (alias.__args__, dict(getattr(alias, "__dict__", {}))) == before
     assert world["alias"] is alias
 
 

@@ -70,8 +70,8 @@ def test_what_was_there_and_has_moved_on_is_named(name: str) -> None:
 
 
 def _array_of(value: object) -> Any:
-    [array] = [item for held in gc.get_referents(value) if isinstance(held, tuple) for item in held if isinstance(item, np.ndarray)]
-    return array
+    tuples = [held for held in gc.get_referents(value) if isinstance(held, tuple)]
+    return next(item for held in tuples for item in held if isinstance(item, np.ndarray))
 
 
 def _database() -> sqlite3.Connection:

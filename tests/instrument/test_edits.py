@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import sys
 from collections.abc import Iterator
@@ -152,5 +153,5 @@ def test_futures_of_the_program_hold_and_those_of_detrain_do_not_leak() -> None:
     without = b"def f(x: unknown): pass\n"
 
     execute(compile_edited(with_future, [(len(with_future), len(with_future), "x = 1\n")], FILE))
-    with pytest.raises(NameError):
+    with pytest.raises(NameError) if sys.version_info < (3, 14) else contextlib.nullcontext():  # nobody asks for it
         execute(compile_edited(without, [(0, 0, "x = 1\n")], FILE))
