@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import collections
 import copy
+import importlib
+import sys
 import typing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +55,38 @@ def test_annotations_that_are_no_classes_are_named() -> None:
     encoded = encode({"made": function}, baseline_of({}))
     assert encoded.not_captured == ["made.__annotations__['x'] (types.GenericAlias, harmless)"]
     assert into(encoded, {"made": None})["made"].__annotations__ == {"return": "int"}
+
+
+LATE = """
+import dataclasses
+@dataclasses.dataclass
+class State:
+    step: int = 0
+def adding(number):
+    def add(x: {annotation}):
+        return number + x
+    return add
+"""
+
+
+def test_annotations_that_python_computes_when_they_are_asked_for_are_no_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So from Python 3.14 on: the function that computes those of a class leads to its methods, which a data class has
+    without any source; those of a function may be names that are not defined.
+    """
+    (tmp_path / "late.py").write_text(LATE.format(annotation="unknown" if sys.version_info >= (3, 14) else "int"))
+    monkeypatch.syspath_prepend(tmp_path)
+    late = importlib.import_module("late")
+    world: World = {"state": late.State(), "kind": late.State, "made": None}
+    baseline = baseline_of(world)
+    world["state"].step, world["made"] = 3, late.adding(5)
+
+    encoded = encode(world, baseline)
+    found = into(encoded, {"state": late.State(), "kind": late.State, "made": None})
+
+    assert [loss for loss in encoded.not_captured if "harmless" not in loss] == []
+    assert (found["state"].step, found["made"](2)) == (3, 7)
 
 
 def test_an_attribute_that_a_class_has_come_to_have_is_gone_and_methods_stay() -> None:

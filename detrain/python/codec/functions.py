@@ -7,6 +7,7 @@ has made is written as the digest of its source, and made again from the program
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 import types
 from collections.abc import Mapping
@@ -126,10 +127,20 @@ def _are_known(encoding: Encoding, cells: Mapping[str, types.CellType], source: 
     return not any(function_source.may_go_on(source, name) for name, cell in cells.items() if id(cell) not in of_frames)
 
 
+def _annotations(value: types.FunctionType) -> dict[str, Any]:
+    """Return a function's annotations. From Python 3.14 on they may be names that are not defined."""
+    if sys.version_info < (3, 14):
+        return dict(value.__annotations__)
+    try:
+        return dict(importlib.import_module("annotationlib").get_annotations(value, format=3))  # Format.FORWARDREF
+    except Exception:  # they are code of the program's
+        return {}
+
+
 def _encode_annotations(encoding: Encoding, value: types.FunctionType, path: str) -> Item:
     """Encode the annotations of a function: texts, and classes by name. Other annotations are named as losses."""
     pairs: list[Item] = []
-    for name, item in list(value.__annotations__.items()):
+    for name, item in _annotations(value).items():
         if item is None or type(item) is str:
             pairs.append([name, encoding.encode(item, path)])
         elif isinstance(item, type) and find_type(class_name(item)) is item:

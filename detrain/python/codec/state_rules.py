@@ -216,6 +216,10 @@ def class_attributes(cls: type, known: Mapping[str, object] = _NOTHING) -> dict[
     return plain_found | {name: member for name, member in members.items() if member_attributes(member)}
 
 
+_OF_ANNOTATIONS: Final = ("__annotate__", "__annotate_func__")
+"""Names of the function by which Python 3.14 computes a class's annotations: it leads to the namespace of the class."""
+
+
 def class_methods(cls: type, known: Mapping[str, object] = _NOTHING) -> dict[str, object]:
     """Return the code that a class holds, which the program may replace: functions, wrappers of functions, classes.
 
@@ -226,6 +230,8 @@ def class_methods(cls: type, known: Mapping[str, object] = _NOTHING) -> dict[str
     is_own = is_user_class(cls)
     found = {}
     for name, item in list(vars(cls).items()):
+        if name in _OF_ANNOTATIONS:
+            continue
         if known.get(name, _NOTHING) is item:
             found[name] = item
             continue
