@@ -1,7 +1,7 @@
 """Sets made again with the same order: a set iterates by its table, which depends on all elements that were ever added
 or removed.
 
-detrain reads CPython's table (Objects/setobject.c, 3.7 to 3.13), and makes it again only by adding and removing, so
+detrain reads CPython's table (Objects/setobject.c, 3.7 to 3.14), and makes it again only by adding and removing, so
 that elements which the program adds later also get the same slots. It compares every result, and reports a set that
 cannot be made again.
 """
