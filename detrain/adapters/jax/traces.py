@@ -138,11 +138,9 @@ def _content(closed: Any) -> Iterator[str]:
 
 
 def _constants(value: Any) -> Iterator[str]:
-    if isinstance(value, ClosedJaxpr):
+    if isinstance(value, ClosedJaxpr | Jaxpr):  # one class from JAX 0.11 on
         # A tracer belongs to the transformation around it: no later call can meet it.
-        yield from (digest_array(_plain(each)) for each in value.consts if not isinstance(each, jax.core.Tracer))
-        yield from _constants(value.jaxpr)
-    elif isinstance(value, Jaxpr):
+        yield from (digest_array(_plain(each)) for each in getattr(value, "consts", ()) if not isinstance(each, jax.core.Tracer))
         for equation in value.eqns:
             for each in equation.invars:
                 if isinstance(each, Literal) and np.ndim(each.val):
