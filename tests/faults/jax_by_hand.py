@@ -58,6 +58,15 @@ PLACES: dict[str, tuple[str, str, int]] = {
     "last weight": ("optimizer/add@184", "output", 0),
 }
 """The taps, each with its site, the operand that is hit, and the number of the run that is hit."""
+if jax.__version_info__ >= (0, 12):  # which differentiates `tanh` with fewer equations
+    PLACES |= {
+        "dY of last": ("backward/mul@72.3", "output", 0),
+        "dY in scan": ("backward/mul@75.0", "output", 0),
+        "dY of first": ("backward/first/mul@77", "output", 0),
+        "dW of first": ("backward/first/transpose@82", "output", 0),
+        "update of loop": ("optimizer/mul@162", "output", 0),
+        "last weight": ("optimizer/add@166", "output", 0),
+    }
 TURNS = {"product in scan": 2, "sin in scan": 1, "mul in while": 1, "dY in scan": 2}  # `dY`: the loop goes backward
 
 

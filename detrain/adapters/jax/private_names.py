@@ -5,7 +5,10 @@ A JAX version that lacks one, or has it with other parameters, is refused: the a
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import inspect
+from collections.abc import Mapping
 from typing import Any, Final
 
 import jax
@@ -15,7 +18,8 @@ from jax._src.mesh import get_concrete_mesh
 
 from detrain.base.errors import FrameworkUnsupported
 
-_WANTED: Final = "install jax==0.10.2"
+_WANTED: Final = "install jax==0.10.2 or jax==0.12.0"
+_FLAT_TREES: Final = "jax._src.flattree"
 _OF_TRACE: Final = ("fun", "ji", "ctx_mesh", "dbg", "avals", "args", "kwargs")
 _OF_CALL: Final = (
     *("args", "jaxpr", "in_shardings", "out_shardings", "in_layouts", "out_layouts", "donated_invars", "ctx_mesh", "name"),
@@ -36,6 +40,8 @@ def _found(module: Any, name: str, does: str) -> Any:
 
 Var: Final = _found(core, "Var", "names the values of functions")
 """The class of a jaxpr's variables, for making new ones."""
+_flat_trees: Final[Any] = importlib.import_module(_FLAT_TREES) if importlib.util.find_spec(_FLAT_TREES) else None
+"""The module that describes the inputs and outputs of a `scan`, from JAX 0.11 on."""
 UNSPECIFIED: Final = _found(sharding_impls, "UNSPECIFIED", "says what is on which device")
 """A sharding that the compiler chooses."""
 
@@ -72,6 +78,23 @@ def replace_trace_of_bodies(traced: Any) -> None:
     """Have another function trace all functions; `jax.jit` reads its attribute `evict_weakref`."""
     traced.evict_weakref = partial_eval.trace_to_jaxpr.evict_weakref
     partial_eval.trace_to_jaxpr = traced
+
+
+def parts_of_scan(params: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many of the inputs of a `scan` are constants, and how many it carries from turn to turn."""
+    if _flat_trees is None:
+        return params["num_consts"], params["num_carry"]
+    constants, carry, _rows = params["ft_in"].unpack()
+    return len(constants), len(carry)
+
+
+def wider_scan(params: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Return the changed parameters of a `scan` that carries `count` values more, behind the others."""
+    if _flat_trees is None:
+        return {"num_carry": params["num_carry"] + count}
+    more, pack = _flat_trees.nones(count), _flat_trees.pack
+    (constants, carry, rows), (carried, stacked) = params["ft_in"].unpack(), params["ft_out"].unpack()
+    return {"ft_in": pack((constants, (carry, more), rows)), "ft_out": pack(((carried, more), stacked))}
 
 
 def mesh_that_is_set() -> Any:

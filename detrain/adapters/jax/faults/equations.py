@@ -20,6 +20,7 @@ import xxhash
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jax.sharding import PartitionSpec
 
+from detrain.adapters.jax import private_names
 from detrain.adapters.jax.private_names import UNSPECIFIED
 from detrain.faults.sites import Stage, Use
 
@@ -104,7 +105,8 @@ def carried(equation: JaxprEqn) -> tuple[int, int]:
     """
     params = equation.params
     if equation.primitive.name == "scan":
-        return params["num_consts"], params["num_consts"] + params["num_carry"]
+        constants, carry = private_names.parts_of_scan(params)
+        return constants, constants + carry
     if equation.primitive.name == "while":
         return params["body_nconsts"], len(_opened(params[_WHILE]).invars)
     return 0, 0
@@ -120,10 +122,10 @@ def widened(equation: JaxprEqn, inner: Sequence[Jaxpr], given: Sequence[Any], ma
         params[_CALLS[name]] = _like(params[_CALLS[name]], inner[0])
         params.update(wider_call(params, count) if name == "jit" else {})
     elif name == "scan":
-        first, carried = params["num_consts"] + params["num_carry"], params["num_carry"]
-        moved = _moved(inner[0], first, carried, count)
-        params.update(jaxpr=_like(params["jaxpr"], moved), num_carry=carried + count)
-        invars[first:first], outvars[carried:carried] = given, made
+        constants, carry = private_names.parts_of_scan(params)
+        moved = _moved(inner[0], constants + carry, carry, count)
+        params.update(jaxpr=_like(params["jaxpr"], moved), **private_names.wider_scan(params, count))
+        invars[constants + carry : constants + carry], outvars[carry:carry] = given, made
         return equation.replace(invars=invars, outvars=outvars, params=params)
     elif name == SHARDED:
         axes = tuple(axis for axis in params["mesh"].axis_names if axis in params["newly_manual_axes"])
