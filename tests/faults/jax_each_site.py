@@ -58,7 +58,9 @@ class ByHand:
         if name in ("jit", "remat2", "custom_jvp_call", "custom_vjp_call", "closed_call"):
             return self.jaxpr(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs, path)
         if name == "scan":
-            first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
+            of_kind = (params["num_consts"], params["num_carry"]) if "num_consts" in params else map(len, params["ft_in"].unpack())
+            first, carried, *_rows = of_kind
+            last = first + carried
             carry, rows = inputs[first:last], []
             turns = range(params["length"])
             for turn in reversed(turns) if params["reverse"] else turns:
