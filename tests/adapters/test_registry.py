@@ -13,7 +13,7 @@ from detrain.base.errors import FrameworkUnsupported
 from detrain.base.framework_names import FRAMEWORKS, FrameworkNames
 from detrain.python.process.random_streams import Streams
 
-SAID = {"PyTorch": "2.9 to 2.15", "TensorFlow": "2.21", "JAX": "0.10"}
+SAID = {"PyTorch": "2.9 to 2.15", "TensorFlow": "2.21", "JAX": "0.10 to 0.12"}
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda each: each.name)

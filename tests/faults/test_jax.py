@@ -36,8 +36,8 @@ def test_each_site_fires_where_it_says(most: int) -> None:
     sites = json.dumps(said("jax_by_hand", "sites", OPTIMIZER="sgd"))
     found = said("jax_each_site", str(most), given=sites, OPTIMIZER="sgd")
     assert found["wrong"] == []
-    assert found["sites"] > 100
-    assert found["tried"] > (400 if most > 1 else 100)
+    assert found["sites"] > 90  # 101 with JAX 0.10, 98 with 0.12
+    assert found["tried"] > (400 if most > 1 else 90)
 
 
 @pytest.mark.slow

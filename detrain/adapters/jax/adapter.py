@@ -1,4 +1,4 @@
-"""The adapter for JAX 0.10, with flax, optax and equinox.
+"""The adapter for JAX 0.10 to 0.12, with flax, optax and equinox.
 
 A JAX program's state is the arrays that its names lead to, in tuples, dicts and objects, which the codec walks. Arrays
 are replaced and never changed. JAX has no random streams of its own: keys are arrays.

@@ -18,7 +18,7 @@ from jax._src.mesh import get_concrete_mesh
 
 from detrain.base.errors import FrameworkUnsupported
 
-_WANTED: Final = "install jax==0.10.2 or jax==0.12.0"
+_WANTED: Final = "install jax==0.10.2, or 0.12.0 on Python 3.12"
 _FLAT_TREES: Final = "jax._src.flattree"
 _OF_TRACE: Final = ("fun", "ji", "ctx_mesh", "dbg", "avals", "args", "kwargs")
 _OF_CALL: Final = (
