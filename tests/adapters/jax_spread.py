@@ -18,6 +18,7 @@ from tests.adapters.cut_world import Training
 from tests.adapters.jax_resume import case
 
 P = PartitionSpec
+_HAS_KINDS = hasattr(jax.sharding, "UnreducedKind")
 LARGE = 40_000
 
 
@@ -203,6 +204,7 @@ def meshes_shardings_and_specs_as_values(names: Any) -> Training:
             "spec": spec,
             "open": P(P.UNCONSTRAINED),
             "unreduced": P("a", unreduced={"b"}),
+            **({"largest": P("a", unreduced={"b"}, unreduced_kind=jax.sharding.UnreducedKind.max)} if _HAS_KINDS else {}),
             "named": {"w": named},
             "gspmd": GSPMDSharding.get_replicated(tuple(jax.devices())),
             "formats": [Layout((1, 0)), Format(Layout((1, 0)), named), Format(Layout.AUTO, named)],

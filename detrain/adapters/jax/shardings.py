@@ -87,6 +87,17 @@ def _axes(names: Any, sizes: Any) -> str:
     return ", ".join(f"{name}: {size}" for name, size in zip(names, sizes, strict=True))
 
 
+def _parts_of_spec(spec: Any) -> list[object]:
+    parts = [_listed(spec.partitions), sorted(spec.unreduced, key=str), sorted(spec.reduced, key=str)]
+    how = getattr(spec, "unreduced_kind", None)  # of JAX 0.11 and later: their sum, or the largest or smallest of them
+    return parts if how is None else [*parts, how.name]
+
+
+def _spec(axes: list[Any], unreduced: list[Any], reduced: list[Any], how: str | None = None) -> PartitionSpec:
+    given = {} if how is None else {"unreduced_kind": jax.sharding.UnreducedKind[how]}
+    return PartitionSpec(*_tuples(axes), unreduced={*unreduced}, reduced={*reduced}, **given)
+
+
 _KINDS: Final[dict[type, _Kind]] = {
     Mesh: _Kind(
         "jax.mesh",
@@ -99,11 +110,7 @@ _KINDS: Final[dict[type, _Kind]] = {
         _mesh,
     ),
     AbstractMesh: _Kind("jax.mesh.abstract", _parts_of_abstract, _abstract),
-    PartitionSpec: _Kind(
-        "jax.spec",
-        lambda spec: [_listed(spec.partitions), sorted(spec.unreduced, key=str), sorted(spec.reduced, key=str)],
-        lambda axes, unreduced, reduced: PartitionSpec(*_tuples(axes), unreduced={*unreduced}, reduced={*reduced}),
-    ),
+    PartitionSpec: _Kind("jax.spec", _parts_of_spec, _spec),
     UnconstrainedSingleton: _Kind("jax.spec.unconstrained", lambda _value: [], lambda: PartitionSpec.UNCONSTRAINED),
     NamedSharding: _Kind(
         "jax.sharding",

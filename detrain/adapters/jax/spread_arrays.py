@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from jax._src import core
 from jax._src.array import ArrayImpl
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from detrain.adapters.jax import settings
 from detrain.base.digest import Array, digest_array
@@ -96,7 +96,7 @@ def parts(value: Any) -> list[object]:
     """
     sharding = value.sharding
     is_whole = not _unreduced(sharding)
-    lies = sharding if is_whole else sharding.update(spec=sharding.spec.update(unreduced=set()))  # JAX gives no places otherwise
+    lies = sharding if is_whole else sharding.update(spec=PartitionSpec(*sharding.spec.partitions))  # JAX gives no places otherwise
     places = {
         device: [each.start or 0 for each in index] for device, index in lies.addressable_devices_indices_map(value.shape).items()
     }
