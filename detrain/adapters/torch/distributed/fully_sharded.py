@@ -185,7 +185,8 @@ class FullySharded:
             return False
         if whole is not None and whole.grad is not grad:
             whole.grad = grad
-        parameter.unsharded_accumulated_grad = accumulated
+        if parameter.unsharded_accumulated_grad is not accumulated:  # from PyTorch 2.15 on it is the gradient itself
+            parameter.unsharded_accumulated_grad = accumulated
         if group.fsdp_params[0] is parameter:
             group._partial_reduce_output = partial
         return True
