@@ -41,6 +41,17 @@ def test_each_site_fires_where_it_says(most: int) -> None:
 
 
 @pytest.mark.slow
+def test_sites_of_recurrent_layers_fire_where_they_say() -> None:
+    """Of an LSTM and a GRU, forward, backward and in the update, at the last turn."""
+    pytest.importorskip("flax")
+    pytest.importorskip("equinox")
+    sites = json.dumps(said("jax_by_hand", "sites", PROGRAM="jax_recurrent"))
+    found = said("jax_each_site", "1", "29", given=sites, PROGRAM="jax_recurrent")
+    assert found["wrong"] == []
+    assert found["sites"] >= 10
+
+
+@pytest.mark.slow
 def test_a_fault_at_one_of_eight_devices_is_that_which_the_function_itself_has_there() -> None:
     sites = json.dumps(said("jax_on_devices", "sites"))
     assert said("jax_on_devices", "faults", given=sites) == {"wrong": []}
@@ -54,3 +65,14 @@ def test_values_of_all_dtypes_can_be_hit() -> None:
 def test_two_outputs_of_one_equation_share_a_copy() -> None:
     """The second one ended a campaign: its cells were taken before they were there."""
     assert said("jax_two_outputs") == {"wrong": [], "sites": 2, "copies": [4, 4]}
+
+
+def test_a_condition_of_a_loop_that_is_turned_round_ends_it_or_goes_on() -> None:
+    """At each of its runs, the last one included; also in loops that `vmap` has made one of, which ended `sites`."""
+    assert said("jax_conditions") == {"wrong": [], "decisions": [12, 7]}
+
+
+@pytest.mark.slow
+def test_a_fault_at_one_device_of_a_mesh_in_a_mesh_is_that_which_the_function_itself_has_there() -> None:
+    """In a branch of a loop; a value whose type makes it the same on all devices of its mesh was a site."""
+    assert said("jax_nested_devices") == {"wrong": [], "tried": 8}

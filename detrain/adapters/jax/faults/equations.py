@@ -59,11 +59,14 @@ _CALLS: Final = {
 custom rule for that may stay as it was."""
 SHARDED: Final = "shard_map"
 """The equation that runs its jaxpr on each device."""
-_WHILE: Final = "body_jaxpr"
+WHILE: Final = "while"
+"""The equation that runs its second jaxpr, the body, as long as its first one, the condition, says so."""
+OF_WHILE: Final = ("cond_jaxpr", "body_jaxpr")
+"""The parameters that hold the two."""
 
 
 def inner_jaxprs(equation: JaxprEqn) -> list[Jaxpr]:
-    """Return the jaxprs of an equation that can have sites inside; the condition of a `while` has none."""
+    """Return the jaxprs of an equation that can have sites inside."""
     if any(hasattr(effect, "input") for effect in equation.effects):
         return []  # it changes references, which are known by their place among the inputs
     name, params = equation.primitive.name, equation.params
@@ -71,8 +74,8 @@ def inner_jaxprs(equation: JaxprEqn) -> list[Jaxpr]:
         return [_opened(params[_CALLS[name]])]
     if name == "scan":
         return [_opened(params["jaxpr"])]
-    if name == "while":
-        return [_opened(params[_WHILE])]
+    if name == WHILE:
+        return [_opened(params[each]) for each in OF_WHILE]
     if name == SHARDED:
         return [params["jaxpr"]]
     return [_opened(each) for each in params["branches"]] if name == "cond" else []
@@ -90,6 +93,11 @@ def devices_of(equation: JaxprEqn) -> int:
     return prod(equation.params["mesh"].shape[axis] for axis in equation.params["newly_manual_axes"])
 
 
+def _axes(equation: JaxprEqn) -> frozenset[str]:
+    """Return the axes of a `shard_map`'s devices, if types tell over which of them a value varies; else none."""
+    return equation.params["newly_manual_axes"] if equation.params["check_vma"] else frozenset()
+
+
 def runs_of_scan(equation: JaxprEqn) -> int | None:
     """Return how often an equation runs its jaxpr; None where that is not known before it runs."""
     if equation.primitive.name == "scan":
@@ -97,24 +105,33 @@ def runs_of_scan(equation: JaxprEqn) -> int | None:
     return 1 if is_call(equation) else None
 
 
-def carried(equation: JaxprEqn) -> tuple[int, int]:
-    """Return the places of the inputs that an equation's jaxpr carries from turn to turn: the first, and behind the
-    last.
-
-    As many of its outputs, from the first on, are the carried values.
+def handed_in(equation: JaxprEqn, place: int) -> Sequence[Any]:
+    """Return the variables that an equation hands to the inputs of one of its jaxprs; None for a value that it carries
+    from turn to turn.
     """
-    params = equation.params
-    if equation.primitive.name == "scan":
-        constants, carry = private_names.parts_of_scan(params)
-        return constants, constants + carry
-    if equation.primitive.name == "while":
-        return params["body_nconsts"], len(_opened(params[_WHILE]).invars)
-    return 0, 0
+    name, params, invars = equation.primitive.name, equation.params, equation.invars
+    if name == "scan":
+        constants_of_scan, carry = private_names.parts_of_scan(params)
+        return [*invars[:constants_of_scan], *[None] * carry, *invars[constants_of_scan + carry :]]
+    if name == WHILE:
+        first, last = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        constants: Sequence[Any] = invars[first:last] if place else invars[:first]
+        return [*constants, *[None] * (len(invars) - last)]
+    given: Sequence[Any] = invars[1:] if name == "cond" else invars  # behind the index of the branch
+    return given
+
+
+def handed_out(equation: JaxprEqn, inner: Jaxpr) -> list[tuple[Any, Any]]:
+    """Return an equation's outputs with the variables of a jaxpr inside that give them, without the carried values."""
+    name = equation.primitive.name
+    carried = private_names.parts_of_scan(equation.params)[1] if name == "scan" else len(equation.outvars) if name == WHILE else 0
+    return list(zip(equation.outvars, inner.outvars, strict=False))[carried:]
 
 
 def widened(equation: JaxprEqn, inner: Sequence[Jaxpr], given: Sequence[Any], made: Sequence[Any]) -> JaxprEqn:
-    """Return an equation that hands on more values: it takes in the variables `given`, and gives the variables `made`.
-    The `inner` jaxprs replace its own; in each, these values are the last inputs and the last outputs.
+    """Return an equation, other than a `while`, that hands on more values: it takes in the variables `given`, and gives
+    the variables `made`. The `inner` jaxprs replace its own; in each, these values are the last inputs and the last
+    outputs.
     """
     name, params, count = equation.primitive.name, dict(equation.params), len(given)
     invars, outvars = [*equation.invars], [*equation.outvars]
@@ -131,11 +148,6 @@ def widened(equation: JaxprEqn, inner: Sequence[Jaxpr], given: Sequence[Any], ma
         axes = tuple(axis for axis in params["mesh"].axis_names if axis in params["newly_manual_axes"])
         specs = (PartitionSpec(axes),) * count
         params.update(jaxpr=inner[0], in_specs=(*params["in_specs"], *specs), out_specs=(*params["out_specs"], *specs))
-    elif name == "while":
-        condition = params["cond_jaxpr"]
-        more = [type(each)(each.aval) for each in inner[0].invars[-count:]]
-        wider = without_names(condition.jaxpr.replace(invars=[*condition.jaxpr.invars, *more]))
-        params.update(cond_jaxpr=_like(condition, wider), body_jaxpr=_like(params[_WHILE], inner[0]))
     else:
         params["branches"] = tuple(map(_like, params["branches"], inner))
     return equation.replace(invars=[*invars, *given], outvars=[*outvars, *made], params=params)
@@ -194,6 +206,8 @@ class Equation(msgspec.Struct, frozen=True, eq=False):
     """The uses of its outputs, where they matter: one chooses a branch, or the function returns it."""
     devices: int
     """The number of devices on which it runs, each with values of its own."""
+    axes: frozenset[str]
+    """The axes of the innermost mesh of these devices, if types tell over which a value varies; else none."""
     is_contracted: bool
     """Whether it gives or hands on a product that is added to a value: a compiler may make one op of both."""
     factors: tuple[int, ...]
@@ -208,7 +222,7 @@ class Equation(msgspec.Struct, frozen=True, eq=False):
 def equations(function: Jaxpr, around: str = "") -> list[Equation]:
     """Return the equations of a function in order. `around`: the transformations that it is run under."""
     walk = _EquationWalk()
-    walk.jaxpr(function, range(len(function.outvars)), _Around((), _Scope.of(around), None, 1))
+    walk.jaxpr(function, range(len(function.outvars)), _Around((), _Scope.of(around), None, 1, use="store"))
     return walk.found
 
 
@@ -259,13 +273,16 @@ class _Scope(msgspec.Struct, frozen=True):
 
 
 class _Around(msgspec.Struct, frozen=True):
-    """The path, the scopes and the numbers of runs and devices around a jaxpr."""
+    """The path, the scopes, the numbers of runs and devices around a jaxpr, and the axes of the innermost mesh."""
 
     path: Path
     scope: _Scope
     entry: Path | None
     runs: int
     devices: int = 1
+    axes: frozenset[str] = frozenset()
+    use: Use = ""
+    """The use of the jaxpr's outputs."""
 
 
 class _EquationWalk(msgspec.Struct):
@@ -279,21 +296,23 @@ class _EquationWalk(msgspec.Struct):
     def jaxpr(self, jaxpr: Jaxpr, used: Sequence[int], around: _Around) -> None:
         makers = {id(variable): (equation, place) for equation in jaxpr.eqns for place, variable in enumerate(equation.outvars)}
         live, added = _live(jaxpr, used), _added(jaxpr)
-        uses: dict[int, Use] = {} if around.path else {id(each): "store" for each in jaxpr.outvars}
+        uses: dict[int, Use] = {id(each): around.use for each in jaxpr.outvars if around.use}
         uses |= {id(each.invars[0]): "predicate" for each in jaxpr.eqns if each.primitive.name == "cond"}
         for number, equation in enumerate(jaxpr.eqns):
             path, scope = (*around.path, number), around.scope.inside(str(equation.source_info.name_stack))
             devices = around.devices * devices_of(equation)
-            inside = [] if devices > around.devices > 1 else paths_inside(equation, path)  # a mesh in a mesh is opaque
+            axes = _axes(equation) if equation.primitive.name == SHARDED else around.axes
+            inside = paths_inside(equation, path)
             alive = [place for place, variable in enumerate(equation.outvars) if id(variable) in live]
-            for each, inner in inside:
-                self._hand_in(equation, inner)
+            for place, (each, inner) in enumerate(inside):
+                self._hand_in(handed_in(equation, place), inner)
                 runs = runs_of_scan(equation)
                 beyond = (each, 1) if runs is None else (around.entry, around.runs * runs)
                 is_mapped = is_call(equation) or equation.primitive.name == "cond"
                 results = alive if is_mapped else range(len(inner.outvars)) if alive or equation.effects else []
-                self.jaxpr(inner, results, _Around(each, scope, *beyond, devices))
-                self._hand_out(equation, inner)
+                use: Use = "predicate" if equation.primitive.name == WHILE and not place else ""
+                self.jaxpr(inner, results, _Around(each, scope, *beyond, devices, axes, use))
+                self.origins |= {id(outer): self._origin(variable) for outer, variable in handed_out(equation, inner)}
             if inside:
                 continue
             if equation.primitive.name in MOVES:
@@ -309,8 +328,9 @@ class _EquationWalk(msgspec.Struct):
                     frozenset(alive),
                     around.entry,
                     around.runs,
-                    {place: use for place, each in enumerate(equation.outvars) if (use := uses.get(id(each)))},
+                    {place: uses[id(each)] for place, each in enumerate(equation.outvars) if id(each) in uses},
                     around.devices,
+                    around.axes,
                     equation.primitive.name in _PRODUCTS | _HANDED_ON and id(equation.outvars[0]) in added,
                     tuple(map(self._origin, equation.invars)),
                 )
@@ -319,18 +339,11 @@ class _EquationWalk(msgspec.Struct):
     def _origin(self, variable: Any) -> int:
         return self.origins.get(id(variable), id(variable))
 
-    def _hand_in(self, equation: JaxprEqn, inner: Jaxpr) -> None:
+    def _hand_in(self, given: Sequence[Any], inner: Jaxpr) -> None:
         """Note the origins of a jaxpr's inputs: a loop's slice has that of the whole array; carried values are new."""
-        first, last = carried(equation)
-        skipped = len(equation.invars) - len(inner.invars)  # the index of the branch
-        for place, (outer, variable) in enumerate(zip(equation.invars[skipped:], inner.invars, strict=False)):
-            if not first <= place < last:
+        for outer, variable in zip(given, inner.invars, strict=False):
+            if outer is not None:
                 self.origins[id(variable)] = self._origin(outer)
-
-    def _hand_out(self, equation: JaxprEqn, inner: Jaxpr) -> None:
-        first, last = carried(equation)
-        for outer, variable in list(zip(equation.outvars, inner.outvars, strict=False))[last - first :]:
-            self.origins[id(outer)] = self._origin(variable)
 
     def _stage(self, scope: _Scope) -> Stage:
         if scope.is_backward or scope.is_forward:

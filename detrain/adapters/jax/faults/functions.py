@@ -68,7 +68,7 @@ def with_digests(function: ClosedJaxpr, named: Sequence[tuple[str, Equation]]) -
 
 
 class _Digests(Rewriting):
-    def joined(self, cells: list[Any]) -> list[Any]:
+    def joined(self, cells: list[Any], before: list[Any]) -> list[Any]:
         """Return sums over the devices, each device with a weight of its own."""
         return [jnp.sum(each * _weights(len(each))[:, None], 0, dtype=np.uint32) for each in cells]
 

@@ -143,14 +143,20 @@ class Spots(Rewriting):
         super().__init__([jax.core.ShapedArray(each.shape, each.dtype) for each in cells], edits)
 
     def spread(self, cells: list[Any], devices: int) -> list[Any]:
-        """Return the cells of each device; a countdown can end only on the device of the fault."""
+        """Return the cells of each device; a countdown can end only on the device of the fault. The number that is left
+        of that device's is the number of a device inside of it.
+        """
         counts, *others = super().spread(cells, devices)
-        is_hit = jnp.arange(devices, dtype=np.int32) == cells[0][_WORKER]
-        return [counts.at[:, :_FIRED].multiply(is_hit[:, None]), *others]
+        worker = cells[0][_WORKER]
+        is_hit = jnp.arange(devices, dtype=np.int32) == worker % devices
+        counts = counts.at[:, :_FIRED].multiply(is_hit[:, None]).at[:, _WORKER].set(worker // devices)
+        return [counts, *others]
 
-    def joined(self, cells: list[Any]) -> list[Any]:
+    def joined(self, cells: list[Any], before: list[Any]) -> list[Any]:
         """Return the cells of the device of the fault."""
-        return [each[cells[0][0, _WORKER]] for each in cells]
+        worker = before[0][_WORKER]
+        counts, *others = (each[worker % len(each)] for each in cells)
+        return [counts.at[_WORKER].set(worker), *others]
 
     def _put(self, here: Sequence[tuple[int, Spot]], equation: JaxprEqn, cells: list[Any]) -> tuple[list[JaxprEqn], list[Any]]:
         """Return an equation with its spots: first those of inputs, then the equation, then those of outputs; the cells

@@ -12,9 +12,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+from jax.extend.core.primitives import closed_call_p
 
-from detrain.adapters.jax.faults.equations import SHARDED, Path, devices_of, paths_inside, widened, without_names
+from detrain.adapters.jax.faults.equations import OF_WHILE, SHARDED, WHILE, Path, devices_of, paths_inside, widened, without_names
 from detrain.adapters.jax.jitted import plain_jit
 from detrain.adapters.jax.marks import Own, calling
 from detrain.adapters.jax.private_names import Var
@@ -42,8 +44,10 @@ class Rewriting:
         """Return the cells of each of several devices, along a new first axis."""
         return [jnp.broadcast_to(each, (devices, *each.shape)) for each in cells]
 
-    def joined(self, cells: list[Any]) -> list[Any]:
-        """Return the cells behind an equation that ran on several devices, from those of each device."""
+    def joined(self, cells: list[Any], before: list[Any]) -> list[Any]:
+        """Return the cells behind an equation that ran on several devices, from those of each device, and from those
+        before it.
+        """
         return [each[0] for each in cells]
 
 
@@ -66,6 +70,8 @@ def _edited(jaxpr: Jaxpr, path: Path, changes: Rewriting) -> Jaxpr:
             made = _variables(changes.cells)
             if equation.primitive.name == SHARDED:
                 found += _on_devices(equation, inner[0], changes, now, made)
+            elif equation.primitive.name == WHILE:
+                found += _decided_ahead(equation, inner, now, made)
             else:
                 found.append(widened(equation, inner, now, made))
             now = made
@@ -90,8 +96,62 @@ def _on_devices(equation: JaxprEqn, inner: Jaxpr, changes: Rewriting, now: list[
     return [
         call_of(lambda *cells: changes.spread(list(cells), devices), now, rows),
         widened(equation, [inner], rows, rows_behind),
-        call_of(lambda *cells: changes.joined(list(cells)), rows_behind, made),
+        call_of(changes.joined, [rows_behind, now], made),
     ]
+
+
+def _decided_ahead(equation: JaxprEqn, inner: Sequence[Jaxpr], now: list[Any], made: list[Any]) -> list[JaxprEqn]:
+    """Return the equations of a `while` with cells. A loop takes no cells from its condition: so this is run before the
+    loop and at the end of each turn, and the loop carries what it has said.
+    """
+    params, count = equation.params, len(now)
+    first, last = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    condition, body = (ClosedJaxpr(each, params[name].consts) for name, each in zip(OF_WHILE, inner, strict=True))
+    ahead = _run(equation, condition, [*equation.invars[:first], *equation.invars[last:], *now])
+    given = _alike([*inner[0].invars[:first], *inner[1].invars[:-count], *ahead.outvars])
+    values, goes_on, cells = given[last : -count - 1], given[-count - 1], given[-count:]
+    turn = _run(equation, body, [*given[first:last], *values, *cells])
+    after, cells, kept = turn.outvars[:-count], turn.outvars[-count:], []
+    if goes_on.aval.shape:  # loops that `vmap` has made one of: each has its own end
+        after, new = _alike(values), after
+        kept = [call_of(_ended, [goes_on, new, values], after, like=equation)]
+    again = _run(equation, condition, [*given[:first], *after, *cells])
+    turns = inner[1].replace(
+        constvars=[],
+        invars=given,
+        outvars=[*after, *again.outvars],
+        eqns=[turn, *kept, again],
+        effects=body.effects | condition.effects,
+    )
+    state, is_any = _alike(given[last:]), Var(jax.core.ShapedArray((), np.dtype(bool)))
+    wanted = call_of(jnp.any, [state[-count - 1]], [is_any], like=equation)
+    decides = inner[0].replace(constvars=[], invars=state, outvars=[is_any], eqns=[wanted])
+    loops = {"cond_jaxpr": ClosedJaxpr(decides, ()), "body_jaxpr": ClosedJaxpr(turns, ())}
+    return [
+        ahead,
+        equation.replace(
+            invars=[*equation.invars, *ahead.outvars],
+            outvars=[*equation.outvars, Var(goes_on.aval), *made],
+            params={**loops, "cond_nconsts": 0, "body_nconsts": last},
+        ),
+    ]
+
+
+def _run(around: JaxprEqn, function: ClosedJaxpr, invars: list[Any]) -> JaxprEqn:
+    """Return an equation that runs a jaxpr, in the place of another equation."""
+    params, outvars = {"call_jaxpr": function}, _alike(function.jaxpr.outvars)
+    return around.replace(invars, outvars, closed_call_p, params, effects=function.effects)
+
+
+def _ended(goes_on: Any, after: list[Any], before: list[Any]) -> list[Any]:
+    """Return the values behind a turn of several loops: those of a loop that has ended stay as they were."""
+    wanted = [jnp.expand_dims(goes_on, range(goes_on.ndim, each.ndim)) for each in after]
+    return list(map(jnp.where, wanted, after, before))
+
+
+def _alike(variables: Sequence[Any]) -> list[Any]:
+    """Return new variables of the types of others."""
+    return _variables([each.aval for each in variables])
 
 
 def _variables(types: Sequence[Any]) -> list[Any]:

@@ -33,11 +33,11 @@ def can_be_hit(variable: Any) -> bool:
 def outputs(equation: Equation) -> Iterator[tuple[int, Any]]:
     """Yield the outputs of an equation that are sites: their numbers, and variables.
 
-    A value that is the same on all devices, by its type, is no site: after a hit on one device it would differ there.
+    A value that is the same on all devices, by its type, is no site: after a hit on one of them it would differ there.
     """
     if equation.value.primitive.name not in _HANDS_ON:
         for number, variable in enumerate(equation.value.outvars):
-            if can_be_hit(variable) and (equation.devices == 1 or getattr(variable.aval, "vma", True)):
+            if can_be_hit(variable) and (not equation.axes or equation.axes & variable.aval.mat.varying):
                 yield number, variable
 
 
