@@ -192,7 +192,7 @@ JAX: Final = FrameworkNames(
     modules=frozenset({"jax", "jaxlib", "flax", "optax", "equinox"}),
     open_modules=frozenset({"jax", "flax", "optax", "equinox"}),
     closed=(
-        "jax",  # and all names with that prefix
+        *("jax:", "jax.", "jaxlib"),
         *("flax.linen.module:_Sentinel", "flax.nnx.transforms", "flax.nnx.tracers", "flax.core.tracers"),
         *("flax.metrics", "equinox._jit", "equinox._ad", "equinox.internal"),
     ),

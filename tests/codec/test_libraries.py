@@ -173,6 +173,12 @@ def test_a_class_of_c_with_members_does_not_show_all_that_its_objects_hold() -> 
     assert is_laid_open(type("Slotted", (), {"__slots__": ("one", "other")}))
 
 
+@pytest.mark.parametrize(("module", "is_closed"), [("jax.lax", True), ("jax", True), ("jaxlib.xla", True), ("jaxopt.base", False)])
+def test_a_library_whose_name_begins_as_that_of_jax_is_laid_open(module: str, is_closed: bool) -> None:
+    """jaxopt's states were closed as JAX's own objects, and each resume was refused."""
+    assert is_laid_open(type("State", (tuple,), {"_fields": (), "__slots__": (), "__module__": module})) != is_closed
+
+
 def test_what_a_library_knows_by_its_identity_is_that_in_the_resumed_process(library: Any) -> None:
     """A mark for "not given" was another object after a resume, in silence: the library took it for a value."""
     back = made_anew(library.Option)
