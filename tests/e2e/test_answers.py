@@ -493,6 +493,45 @@ def test_a_library_that_numbers_its_folders_takes_the_number_of_the_first_run(
     assert found[1] == found[0]
 
 
+OPENING = """
+def read(path):
+    try:
+        with open(path) as file:
+            return file.read()
+    except FileNotFoundError:
+        return "none"
+"""
+OPENED = """
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
+import opening
+print("found", [opening.read(name) for name in ("made.txt", "whole.txt", "log.txt")], flush=True)
+optimizer = Optimizer(np.ones(3))
+for epoch in range(4):
+    for step in range(5):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        die(f"{epoch}:{step}")
+    for name, mode in (("made.txt", "w"), ("whole.txt", "w"), ("log.txt", "a")):
+        with open(name, mode) as file:
+            print(epoch, optimizer.weights, file=file)
+show(optimizer.weights)
+"""
+
+
+@pytest.mark.parametrize("at", ["2:3", "3:0"])
+def test_a_library_that_opens_files_reads_what_it_read(at: str, tmp_path: Path, detrain: Run) -> None:
+    """It read what the killed run had written: a program that asks through a library went on by itself."""
+    library(tmp_path, {"opening/__init__.py": OPENING})
+    for folder in ("whole", "killed"):
+        (tmp_path / folder).mkdir()
+        for name in ("whole.txt", "log.txt"):
+            (tmp_path / folder / name).write_text("before\n")
+    _, _, run = compared(detrain, tmp_path, PRELUDE + OPENED, at=at, every="2b", whole="run", is_apart=True)
+
+    assert "found ['none', 'before\\n', 'before\\n']" in run.out.splitlines()
+    for name in ("made.txt", "whole.txt", "log.txt"):
+        assert (tmp_path / "killed" / name).read_text() == (tmp_path / "whole" / name).read_text()
+
+
 OWN = """
 import glob, json, pathlib
 optimizer = Optimizer(np.ones(3))

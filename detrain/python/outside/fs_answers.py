@@ -195,7 +195,7 @@ class Answers:
         """Return whether an earlier process wrote a file in or after the first run's loop; for a listed folder, whether
         it and all its content were written since the run's start. A folder of data may have been made before the loop.
         """
-        if not self._files.is_in_reach(path):
+        if not self._files.is_in_reach(path) or self._files.was_found(path):
             return False
         is_folder = os.path.isdir(path)
         if is_folder and not is_listed:
@@ -255,7 +255,7 @@ class Answers:
 
     def _may_read(self, path: Any) -> bool:
         """Return whether a file that is about to be read existed in the first run (or does not exist now)."""
-        frame = sys._getframe(1)
+        frame = sys._getframe(2)  # the one that calls `open`
         if self._is_program(path, frame, _THROUGH_READ):
             return self.is_so("read", path, lambda: _access(path, os.F_OK)) or not _access(path, os.F_OK)
         return not self._hides(path, frame, _THROUGH_READ)

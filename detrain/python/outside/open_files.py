@@ -239,6 +239,11 @@ class Files:
                 target.write(source.read())
         return view
 
+    def was_found(self, path: str) -> bool:
+        """Return whether it is known that the run found a file, with content, that its loop has changed since."""
+        is_kept = self._changes is not None and self._changes.as_found(path) is not None
+        return is_kept or self._then.get(path, (0, 0))[0] > 0
+
     def opened(self, path: str, mode: str, file: Any, size: int) -> None:
         """Note that a file of `size` bytes has been opened for writing."""
         if "a" in mode:
