@@ -313,6 +313,30 @@ def test_what_the_loop_makes_and_clears_away_is_made_and_cleared_away_again(
     assert tree(killed) == tree(whole)
 
 
+NUMBERING_IN_LOOP = """
+optimizer = Optimizer(np.ones(3))
+os.makedirs("out", exist_ok=True)
+numbers = []
+for epoch in range(4):
+    for step in range(4):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        if step % 2:
+            numbers.append(len(os.listdir("out")))
+            os.makedirs(f"out/{numbers[-1]}/deeper")
+            np.save(f"out/{numbers[-1]}/deeper/weights.npy", optimizer.weights)
+        die(f"{epoch}:{step}")
+print(numbers)
+"""
+
+
+@pytest.mark.parametrize("deaths", [["1:3"], ["0:1"], ["0:1", "1:1", "2:3"]])
+def test_a_loop_that_numbers_its_folders_goes_on_with_the_next_number(deaths: list[str], tmp_path: Path, detrain: Run) -> None:
+    """The folders that the killed run had made behind its checkpoint were there, empty, and were counted."""
+    compared(detrain, tmp_path, PRELUDE + NUMBERING_IN_LOOP, at=deaths, every="3b", is_apart=True)
+
+    assert tree(tmp_path / "killed" / "out") == tree(tmp_path / "whole" / "out")
+
+
 STUMBLING = PRELUDE("""
 optimizer = Optimizer(np.load("start.npy") if os.path.exists("start.npy") else None)
 for epoch in range(2):

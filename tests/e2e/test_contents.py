@@ -118,6 +118,10 @@ PUT_BACK = {
         "factor += float(open('o.txt').read()) if step else 0; open('o.txt', 'w').write('1'); "
         "file = os.open('o.txt', os.O_WRONLY | os.O_TRUNC); os.write(file, str(step).encode()); os.close(file)"
     ),
+    "files of the system, each new": (
+        "os.makedirs('d', exist_ok=True); number = len(os.listdir('d')); factor += number; "
+        "os.close(os.open(f'd/{number}', os.O_WRONLY | os.O_CREAT))"
+    ),
     "HDF5": (
         "factor += float(h5py.File('w.h5', 'r')['x'][0]) if step else 0; "
         "file = h5py.File('w.h5', 'w'); file['x'] = [float(step)]; file.close()"
@@ -449,6 +453,18 @@ SAVES = {
     "copied": (
         f"torch.save({STATE}, 'last.pt'); shutil.copy('last.pt', 'best.pt')",
         "model.load_state_dict(torch.load('best.pt'))",
+    ),
+    "a script": (
+        "torch.jit.save(torch.jit.script(model), 'best.pt')",
+        "model.load_state_dict(torch.jit.load('best.pt').state_dict())",
+    ),
+    "a script, by itself": (
+        "torch.jit.trace(model.eval(), x[:2]).save('best.pt'); model.train()",
+        "model.load_state_dict(torch.jit.load('best.pt').state_dict())",
+    ),
+    "DCP": (
+        f"import torch.distributed.checkpoint as dcp; dcp.save({STATE}, checkpoint_id='best')",
+        f"import torch.distributed.checkpoint as dcp; dcp.load({STATE}, checkpoint_id='best')",
     ),
     "NumPy": (
         f"np.savez('best.npz', **{{name: each.numpy() for name, each in {STATE}.items()}})",

@@ -162,6 +162,13 @@ class SavedFiles:
             self._tell(f)
             save(obj, f, *arguments, **keywords)
 
+        save_script = torch.jit.RecursiveScriptModule.save  # called by `torch.jit.save`, too
+
+        @in_place_of(torch.jit.RecursiveScriptModule, "save", torch.jit.ScriptModule)
+        def saved_script(module: torch.jit.RecursiveScriptModule, f: Any, **keywords: Any) -> None:
+            self._tell(f)
+            save_script(module, f, **keywords)
+
         self.on_import("")
 
     def on_import(self, _module: str) -> None:

@@ -51,7 +51,7 @@ NO_ROOM: Final = "-"
 """In place of a kept file's name: there was no file, or it is not kept."""
 _CUTS: Final = 3
 """The number of cuts for which versions of files are kept: no run goes back further by itself."""
-_rename, _unlink = os.rename, os.unlink  # taken before calls of the program are followed
+_rename, _unlink, _rmdir = os.rename, os.unlink, os.rmdir  # taken before calls of the program are followed
 
 
 class Changes:
@@ -313,6 +313,13 @@ class Changes:
             real()
         self._made.discard(path)
         self._add("made", path)
+
+    def unmake(self) -> None:
+        """Remove the folders that only a later moment of the run has made, if nothing is left in them."""
+        for path in sorted(self._made, reverse=True):  # those in a folder before the folder
+            with contextlib.suppress(OSError):
+                _rmdir(path)
+                self._made.discard(path)
 
     def clear(self, path: str, real: Callable[[], object]) -> None:
         """Remove a file or folder by `real`. It may be absent if a later moment has removed it already."""

@@ -267,6 +267,8 @@ class Files:
         """Note that the program enters a loop."""
         self._held |= {path for path in list(self._open) if self._live(path)}
         self.handlers.update(log_handlers.emptying())
+        if self._changes is not None and self._is_before_loop and not self._is_on_way:
+            self._changes.unmake()
         self._is_before_loop = False
 
     def moves(self, path: str, to: str) -> None:
@@ -420,6 +422,7 @@ class Files:
                 for path in self._changes.appended:
                     if self.shown(path) not in files:
                         _undo_appending(path, self._changes, kept_in, "at the checkpoint")
+                self._changes.unmake()
 
     def _open_logs(self, path: str) -> None:
         """Open a log that a handler had open at the cut: its first record would empty it. It is no write of the

@@ -226,6 +226,8 @@ class Contents:
         if at is None:
             return
         self.written_last = path
+        if not _is_there(path):
+            self._files.keep(path, "written")
         if self._written.get(path) == at:
             return
         if os.path.isfile(path) and os.path.getsize(path) > 0:
