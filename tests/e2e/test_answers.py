@@ -556,6 +556,63 @@ def test_a_library_that_opens_files_reads_what_it_read(at: str, tmp_path: Path, 
         assert (tmp_path / "killed" / name).read_text() == (tmp_path / "whole" / name).read_text()
 
 
+BETWEEN = PRELUDE("""
+import contextlib, shutil, tempfile
+@contextlib.contextmanager
+def removed():
+    os.makedirs("best")
+    yield "best"
+    shutil.rmtree("best")
+
+@contextlib.contextmanager
+def kept():
+    os.makedirs("best", exist_ok=True)
+    yield "best"
+
+def train(name):
+    optimizer, best = Optimizer(np.ones(3)), 9.0
+    with FOLDER() as folder:
+        path = os.path.join(folder, FILE)
+        IS_SAVED_FIRST and np.save(path, optimizer.weights)
+        for epoch in range(4):
+            for step in range(4):
+                optimizer.apply_gradients(np.random.normal(size=3))
+                die(f"{name}:{epoch}:{step}")
+            if epoch < 2 and abs(optimizer.weights[0]) < best:
+                best = abs(optimizer.weights[0])
+                np.save(path, optimizer.weights)
+        if IS_MOVED:
+            os.replace(path, path + ".best")
+            path += ".best"
+        print(name, best, np.load(path), flush=True)
+for name in "abc":
+    train(name)
+""")
+BETWEENS = {
+    "a folder in common": ("kept", "'best.npy'", False, False),
+    "a file of its own": ("kept", "f'{name}.npy'", True, False),
+    "a file in common": ("kept", "'best.npy'", True, False),
+    "a folder that is removed": ("removed", "'best.npy'", True, False),
+    "a folder for a time": ("tempfile.TemporaryDirectory", "'best.npy'", True, False),
+    "a file that is renamed": ("kept", "'best.npy'", True, True),
+}
+"""The folder of best weights, their file, whether the first weights are saved there, and whether they are renamed."""
+
+
+@pytest.mark.parametrize("name", BETWEENS)
+@pytest.mark.parametrize("deaths", [["b:1:2"], ["a:3:1", "c:0:1"], ["b:0:1", "b:3:0", "c:1:2"]], ids=str)
+def test_code_between_two_loops_reads_what_it_read(name: str, deaths: list[str], tmp_path: Path, detrain: Run) -> None:
+    """It read what code before the loop or a later loop had written, and printed other results, without a word."""
+    folder, file, is_first, is_moved = BETWEENS[name]
+    replaced = {"FOLDER": folder, "FILE": file, "IS_SAVED_FIRST": str(is_first), "IS_MOVED": str(is_moved)}
+    text = BETWEEN
+    for word, value in replaced.items():
+        text = text.replace(word, value)
+    whole, _, last = compared(detrain, tmp_path, text, at=deaths, every="3b", is_apart=True)
+
+    assert last.out == whole.out
+
+
 OWN = """
 import glob, json, pathlib
 optimizer = Optimizer(np.ones(3))

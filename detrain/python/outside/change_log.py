@@ -16,7 +16,8 @@ the first training loop is entered; `made` a folder; `cleared` a file; `appended
 emptied; `undone`: these two are undone; `created`: the loop has made a file; `database` (NAME; empty if there was none,
 null if not kept): SQLite opens one; `replaced` (NAME, see `file_versions`): a file is written as a whole; `returned` (a
 cut): those are as they were there; `found` (NAME): a file that code before the loop has read is written as a whole, and
-kept as the run found it; `cut`: a checkpoint was taken here.
+kept as the run found it; `read` (NAME, number): a file with the content that code between loops has read, up to this
+read of it; `cut`: a checkpoint was taken here.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from detrain.store.catalogue import KEPT, TAKEN
 
 _KINDS: Final = {
     **{"begun": 1, "made": 1, "cleared": 1, "appended": 2, "kept": 2, "rewritten": 1, "aside": 2, "filling": 1, "cut": 1},
-    **{"moved": 3, "dropped": 3, "undone": 0, "created": 1, "database": 2, "replaced": 2, "returned": 1, "found": 2},
+    **{"moved": 3, "dropped": 3, "undone": 0, "created": 1, "database": 2, "replaced": 2, "returned": 1, "found": 2, "read": 3},
 }
 """The number of values in a line of each kind."""
 _NUMBER: Final = re.compile(r"[0-9]{6,}")
@@ -98,6 +99,8 @@ class Changes:
         self._as_found: dict[str, str] = {}
         """Files that code before the loop has read and the loop has written as a whole, with the names under which they
         are kept as the run found them."""
+        self._read: dict[str, dict[int, str]] = {}
+        """Files that code between loops has read, with the names of their kept contents by the number of the read."""
         self._names, self._since = 0, _name(since)
         lines = _lines(path)
         self._filling = {values[0] for kind, *values in lines if kind == "filling"}
@@ -110,7 +113,9 @@ class Changes:
         """Folders that earlier processes have made at any moment of the run."""
         start = cuts[-1] + 1 if cuts else 0 if since is None else len(lines)
         for number, (kind, *values) in enumerate(lines):
-            self._names += kind in ("kept", "aside", "dropped", "replaced", "database", "found")
+            self._names += kind in ("kept", "aside", "dropped", "replaced", "database", "found", "read")
+            if kind == "read" and not is_fresh:
+                self._read.setdefault(values[0], {})[values[2]] = values[1]
             if kind == "found":
                 self._as_found[values[0]] = values[1]
             elif kind == "database":
@@ -274,6 +279,23 @@ class Changes:
         """Return the path of the kept copy of such a file as the run found it; None if there is none."""
         return self.kept_in / self._as_found[path] if path in self._as_found else None
 
+    def keep_read(self, path: str, number: int, put: Callable[[str, Path], object]) -> None:
+        """Keep the content that code between loops has read, up to this read of the file, by `put`."""
+        with contextlib.suppress(OSError):
+            name = self.new_name()
+            put(path, self.kept_in / name)
+            self._add("read", path, name, number)
+
+    def as_read(self, path: str, number: int) -> Path | None:
+        """Return the path of the kept content that this read of a file had; None if there is none."""
+        numbers = [each for each in self._read.get(path, ()) if each >= number]
+        name = self._read[path][min(numbers)] if numbers else self._aside.get(path, NO_FILE)
+        return self.kept_in / name if name != NO_FILE and (self.kept_in / name).is_file() else None
+
+    def is_rewritten(self, path: str) -> bool:
+        """Return whether the loop has written a file as a whole."""
+        return path in self._rewritten
+
     def returned(self) -> None:
         """Note that the files that were replaced after the cut are as they were there."""
         self._add("returned", self._since)
@@ -419,7 +441,7 @@ def _lines(path: Path) -> list[list[Any]]:
                 is_line = isinstance(line, list) and line and len(line) - 1 == _KINDS.get(line[0])
                 is_none = is_line and (line[0], line[-1]) in (("replaced", NO_FILE), ("replaced", NO_ROOM))
                 is_kept = is_line and (
-                    line[0] in ("kept", "aside", "dropped", "replaced", "found") or (line[0] == "database" and line[2])
+                    line[0] in ("kept", "aside", "dropped", "replaced", "found", "read") or (line[0] == "database" and line[2])
                 )
                 is_kept = is_kept and not is_none
                 is_moved = is_line and line[0] == "moved"

@@ -37,6 +37,7 @@ from detrain.python.inspect.frames import is_user_file
 from detrain.python.outside import event_files, log_handlers
 from detrain.python.outside.change_log import Changes, copy_file, link_file
 from detrain.python.outside.file_versions import How, Versions
+from detrain.python.outside.read_again import ReadAgain
 from detrain.store.job_home import folders_beside
 
 _is_there: Final = os.path.lexists
@@ -85,6 +86,9 @@ class Files:
         """Files that a resumed run may read although they are of a later moment."""
         self.fail: Callable[[DetrainError], object] = fail_here
         """Ends the process with an error."""
+        self.is_between: Callable[[], bool] = lambda: False
+        """Whether code between two loops runs, or behind the last."""
+        self._again: ReadAgain | None = None
         self._changes: Changes | None = None
         self._own = re.compile(r"(?!)")
         self.may_read: Callable[[Any], bool] = lambda _path: True
@@ -104,7 +108,7 @@ class Files:
         `kept` are the files of each checkpoint on the way, and `made` the folders of the last: making these again is no
         error. With `is_new`, first undo the appending of a run that was killed before its first checkpoint.
         """
-        self._changes = changes
+        self._changes, self._again = changes, ReadAgain(changes)
         own = rf"{re.escape(os.path.abspath(home))}/(\.|inst\.info$|.*\.tail$|{re.escape(program)}-r\d)"
         self._own = re.compile("|".join([own, *map(re.escape, folders_beside(home.absolute()))]))
         changes.move_back(lambda path: _take_away(path, home))
@@ -205,6 +209,22 @@ class Files:
             else:
                 how = f"start anew with --fresh; or add `--allow-lost {shlex.quote(shown)}`, which reads it as it is"
                 self.fail(NotCapturable(what, how))
+
+    def reads_between(self, path: str) -> Path | None:
+        """Note that the program reads a file. Return the kept content that code between loops read there in the first
+        run, on the way to a cut; None if the file has that content.
+        """
+        is_between = self._changes is not None and not self._is_before_loop and self._changes.is_rewritten(path)
+        if self._again is None or not is_between or not self.is_between():
+            return None
+        kept = self._again.as_read(path) if self._is_on_way else None
+        self._again.reads(path)
+        return kept
+
+    def leaves(self, path: str, *, is_removed: bool = False) -> None:
+        """Note that a file is about to be written as a whole or removed: code between loops may have read it."""
+        if self._again is not None and not self._is_on_way:
+            self._again.leaves(path, is_removed=is_removed)
 
     def changed_since(self, moment: float) -> list[str]:
         """Return the user's files that code before the first loop has read here and that were changed between a moment
@@ -485,6 +505,9 @@ class _Open:
         if not _WRITING & set(mode):
             if not self._files.may_read(file):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file)
+            again = self._files.reads_between(path)
+            if again is not None:
+                return self._original(again, mode, *args, **kwargs)
             self._files.reads(file)
             view = self._files.as_then(path)
             made = self._original(view or file, mode, *args, **kwargs)

@@ -70,6 +70,7 @@ class Contents:
     def watch(self) -> None:
         """Follow all files that are opened from now on."""
         self._files.hear = self._opened
+        self._files.is_between = lambda: self._place() is None and threading.get_ident() == self._thread
         self._watch_os()
         self._databases.watch()
         _watch_h5py(self)
@@ -148,6 +149,7 @@ class Contents:
 
     def writes(self, path: str, how: How = "moved") -> None:
         """Note that the program writes a file as a whole."""
+        self._files.leaves(path)
         self._files.keep(path, how)
         self._files.has_whole(path)
         self._notes_whole(path)
@@ -184,6 +186,7 @@ class Contents:
 
     def takes(self, path: str) -> None:
         """Note that a file is about to be removed."""
+        self._files.leaves(path, is_removed=True)
         self.removes(path)
         self._files.removes(path)
 
@@ -213,6 +216,8 @@ class Contents:
         self._does_once(path, makes=False)
         if _is_folder(path):
             self._does_once(to, makes=True)
+        for leaving in (path, to):
+            self._files.leaves(leaving)
         self._notes_whole(to)
         self._files.moves(path, to)
         for file in _files_below(path):
