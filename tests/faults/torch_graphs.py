@@ -326,7 +326,7 @@ def what_is_refused() -> None:
         refused("compiled autograd")
 
     history, watch._history = watch._history, SimpleNamespace(is_followed=False)
-    refused("PyTorch 2.13 and 2.14 alone")
+    refused("PyTorch 2.13 to 2.15 alone")
     watch._history, watch._obstacle = history, ""
 
 

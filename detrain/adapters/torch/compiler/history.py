@@ -39,7 +39,7 @@ KERNELS: Final = "torch._inductor.codecache"
 GRAPHS: Final = "torch._functorch.aot_autograd"
 """The modules that must have been imported before Dynamo compiles a frame, before a kernel is loaded, and before a
 graph is handed to a backend."""
-_KNOWN: Final = ((2, 13), (2, 14))
+_KNOWN: Final = ((2, 13), (2, 14), (2, 15))
 """The versions of PyTorch whose compiler is followed: other versions have other private functions."""
 _OWN: Final = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b|(?<=__builtins_dict___)\d+|(?<=eval_with_key>\.)\d+|# AOT ID: .*")
 """Text that differs in each process: addresses, and the number of a compilation."""
@@ -254,7 +254,7 @@ class History:
             self._check(_code_of(self._made, variant), variant)
 
 
-_NOT_FOLLOWED: Final = "the compiled code (what torch.compile makes is followed with PyTorch 2.13 and 2.14 alone)"
+_NOT_FOLLOWED: Final = "the compiled code (what torch.compile makes is followed with PyTorch 2.13 to 2.15 alone)"
 _OF_PYTORCH: Final = "frame is in the Dynamo skipfiles list"
 
 

@@ -75,7 +75,7 @@ class Compiled:
         dynamo = sys.modules.get(f"{DYNAMO}.compiled_autograd")
         why = self._obstacle
         if not self._history.is_followed and has_compiled():
-            why = f"that is known of PyTorch 2.13 and 2.14 alone, and this is {torch.__version__}"
+            why = f"that is known of PyTorch 2.13 to 2.15 alone, and this is {torch.__version__}"
         elif dynamo is not None and dynamo.compiled_autograd_enabled:
             why = "its backward pass is traced, too (compiled autograd)"
         if why:
