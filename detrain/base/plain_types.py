@@ -4,6 +4,7 @@ other objects uses them."""
 from __future__ import annotations
 
 import collections
+import collections.abc
 from types import NoneType
 from typing import Any, Final
 
@@ -36,3 +37,9 @@ BASES: Final = (
     collections.deque,
 )
 """Containers that a class of the program may derive from, special ones first."""
+
+
+def is_iterator(value: object) -> bool:
+    """Return whether a value is an iterator. Its class says so: an object may have no attribute `__class__`, as that
+    through which NumPy's `NpzFile` gives its arrays as attributes."""
+    return issubclass(type(value), collections.abc.Iterator)

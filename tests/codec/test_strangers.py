@@ -151,6 +151,18 @@ def test_a_file_open_for_writing_is_named(tmp_path: pathlib.Path) -> None:
         assert hold({"log": log, "lines": lines}).lost == ["log (_io.TextIOWrapper: open for writing)"]
 
 
+def test_the_arrays_of_a_file_of_numpy_stay(tmp_path: pathlib.Path) -> None:
+    """Its attribute `f` has no attributes, not even `__class__`: a run with one ended with a defect."""
+    np.savez(tmp_path / "a.npz", a=np.arange(3))
+    after, before = ({"value": [np.load(tmp_path / "a.npz")], "count": 0} for _ in range(2))
+    held, baseline = before["value"][0], baseline_of(after)
+    after["count"] = int(after["value"][0]["a"].sum())
+    resumed(after, before, ("value[0]",), baseline)  # named as harmless
+
+    assert before == {"value": [held], "count": 3}
+    assert held["a"].tolist() == [0, 1, 2]
+
+
 def test_what_stands_in_for_open_is_not_where_batches_come_from() -> None:
     """A program that has it by `from io import open` would else load the batches before a cut again."""
     after, before = ({"open": open_files._Open(types.SimpleNamespace(hear=print))} for _ in range(2))

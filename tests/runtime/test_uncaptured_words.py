@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -54,6 +55,16 @@ def test_an_archive_is_harmless_as_long_as_nobody_writes_into_it(tmp_path: Path)
         assert not is_output_only(written)
     with zipfile.ZipFile(tmp_path / "a.zip") as read:
         assert is_output_only(read)
+
+
+@pytest.mark.parametrize(("mode", "is_read"), [("r", True), ("r+", False), ("a", False)])
+def test_an_hdf5_file_is_harmless_where_it_can_only_be_read(mode: Any, is_read: bool, tmp_path: Path) -> None:
+    """A data set that opened one when it was read had each resume refused."""
+    with h5py.File(tmp_path / "rows.h5", "w") as written:
+        written["a/rows"] = np.arange(6.0)
+        assert not is_output_only(written)
+    with h5py.File(tmp_path / "rows.h5", mode) as file:
+        assert [is_output_only(each) for each in (file, file["a"], file["a/rows"])] == [is_read] * 3
 
 
 @pytest.mark.parametrize(("mode", "is_read"), [("r", True), ("r+", False), ("c", False)])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import CellType
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from detrain.base.array_memory import bounds_of, writing
 from detrain.base.digest import Array, digest_array
+from detrain.base.plain_types import is_iterator
 from detrain.python.codec.baseline import Baseline
 from detrain.python.inspect.hooks import Hooks
 from detrain.python.inspect.names import (
@@ -207,7 +208,7 @@ class Decoding(ABC):
         if found is ABSENT and type_name(current) == name:
             found = current
         if place and found is not ABSENT and not self._is_at(found, place[0]):
-            if isinstance(found, Iterator):  # its next value would be another one
+            if is_iterator(found):  # its next value would be another one
                 self.miss(address, f"{name} is not where the first run had it, though the same batches were loaded again")
             elif not is_output_only(found):
                 self.astray.append(f"{address} ({name})")

@@ -8,7 +8,6 @@ that goes back to look at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +15,7 @@ import numpy as np
 
 from detrain.base.array_memory import axes_of
 from detrain.base.digest import Array, digest_array
+from detrain.base.plain_types import is_iterator
 from detrain.base.set_order import frozen_recipe, set_recipe
 from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.coders import Decoder, Encoder
@@ -73,7 +73,7 @@ class LiveEncoder(Encoder):
     def rule_of(self, value: Any) -> Rule:
         """Return the rule of the encoder of files, except that iterators stay as they are, too."""
         rule = super().rule_of(value)
-        return _encode_iterator if rule is encode_made and isinstance(value, Iterator) else rule
+        return _encode_iterator if rule is encode_made and is_iterator(value) else rule
 
     def note_addresses(self, *_: object) -> None:
         """Do nothing: in this process objects keep their addresses."""

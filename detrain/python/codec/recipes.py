@@ -49,6 +49,7 @@ from detrain.base.digest import raw_bytes
 from detrain.base.dtypes import dtype_name, named_dtype
 from detrain.base.libraries import said
 from detrain.base.paths import path_below
+from detrain.base.plain_types import is_iterator
 from detrain.python.codec.iterator_fields import reduce_iterator, set_state
 from detrain.python.codec.kind import Holds
 from detrain.python.inspect.fingerprint import database_of
@@ -624,7 +625,7 @@ def _iterated(name: str, parts: Parts, current: object) -> Any:
         return current
     arguments, state = [*parts[0]], parts[1:]
     begun = _DRAWN_FROM.get(name, slice(0, 0))
-    arguments[begun] = [_Begun(each) if isinstance(each, Iterator) else each for each in arguments[begun]]
+    arguments[begun] = [_Begun(each) if is_iterator(each) else each for each in arguments[begun]]
     made = _ITERATORS[name](*arguments)
     if state and state[0] is not None:
         set_state(made, state[0])

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator
 from types import GeneratorType
 from typing import Any, Final
 
 from detrain.base.digest import digest_array
 from detrain.base.losses import LOADS_TRAINED
-from detrain.base.plain_types import CONTAINERS
+from detrain.base.plain_types import CONTAINERS, is_iterator
 from detrain.python.codec.arrays import encode_tensor
 from detrain.python.codec.containers import encode_held
 from detrain.python.codec.decoding import Decoding
@@ -133,7 +132,7 @@ def _encode_made_by_loads(encoding: Encoding, value: object, path: str) -> Node 
     """Encode an iterator that the loop's own iterator has made since it began: loading the same batches again makes
     another one, whose position is compared.
     """
-    is_made = encoding.is_drawn_from and isinstance(value, Iterator) and not takes_in(value)
+    is_made = encoding.is_drawn_from and is_iterator(value) and not takes_in(value)
     place = place_of(value, encoding.hooks.is_loader) if is_made else None
     if place is None:
         return None
@@ -178,7 +177,7 @@ def _note_moved(encoding: Encoding, number: int, value: object, path: str) -> st
     elif isinstance(now, Unreadable) and not encoding.is_loader:
         encoding.lose(number, path, f"{type_name(value)}: what an extension keeps in it cannot be read")
     elif not encoding.baseline.is_at(value, now) and not (isinstance(value, GeneratorType) and value.gi_running):
-        is_by_body = encoding.is_alone and not isinstance(value, Iterator)
+        is_by_body = encoding.is_alone and not is_iterator(value)
         is_by_body |= encoding.hooks.is_drawn_by_bodies(value)
         if encoding.are_loads_replayed and not takes_in(value) and not is_by_body:
             encoding.moved.append(f"{shown(path)} ({type_name(value)})")

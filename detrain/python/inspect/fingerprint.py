@@ -8,7 +8,6 @@ object that shows no data at all is unreadable, and so is every object that reac
 from __future__ import annotations
 
 import array
-import collections.abc
 import ctypes
 import functools
 import gc
@@ -31,7 +30,7 @@ import xxhash
 from detrain.base.byte_digests import digest_bytes
 from detrain.base.digest import digest_array, digest_value
 from detrain.base.libraries import said, saying
-from detrain.base.plain_types import CONTAINERS, NUMBERS_AND_TEXTS
+from detrain.base.plain_types import CONTAINERS, NUMBERS_AND_TEXTS, is_iterator
 from detrain.python.inspect.enums import is_enum
 from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.held import Step, Steps, by_identity, held_by, held_by_code, walk
@@ -363,7 +362,7 @@ def _elements(item: Any) -> list[Any]:
 
 
 def _is_iterator_of_python(item: Any) -> bool:
-    return isinstance(item, collections.abc.Iterator) and module_of(type(item)) in ("builtins", "itertools")
+    return is_iterator(item) and module_of(type(item)) in ("builtins", "itertools")
 
 
 def _parts_of_iterator(item: Any) -> list[Any]:
@@ -380,8 +379,8 @@ def _hides_where_it_is(item: Any) -> bool:
     module = module_of(type(item))
     if isinstance(item, itertools.cycle) or module in _HIDING:
         return True
-    is_iterator = isinstance(item, collections.abc.Iterator) and not _is_iterator_of_python(item)
-    return is_iterator and own_attributes(item) is None and not _has_slots(type(item)) and not module.startswith(_OF_FUNCTIONS)
+    is_other = is_iterator(item) and not _is_iterator_of_python(item)
+    return is_other and own_attributes(item) is None and not _has_slots(type(item)) and not module.startswith(_OF_FUNCTIONS)
 
 
 def _has_slots(cls: type) -> bool:

@@ -50,6 +50,8 @@ def _is_reader(value: Any) -> bool:
     if issubclass(type(value), zipfile.ZipFile | np.memmap):
         return bool(value.mode == "r")
     try:
+        if module_of(type(value)).startswith("h5py."):
+            return bool(value.file.mode == "r")
         return not hasattr(value, "flags") or bool(value.flags()["readonly"])  # an environment of LMDB
-    except Exception:  # an edge: an extension's code; the environment is closed
+    except Exception:  # an edge: an extension's code; the environment or file is closed
         return True

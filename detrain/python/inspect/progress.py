@@ -31,6 +31,7 @@ import numpy as np
 from detrain.base.byte_digests import digest_bytes
 from detrain.base.framework_names import KNOWN, MODULES
 from detrain.base.libraries import said, saying
+from detrain.base.plain_types import is_iterator
 from detrain.python.inspect.fingerprint import Unreadable, inside, memory, of_python
 from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.names import (
@@ -155,7 +156,7 @@ def iterators_in(values: collections.abc.Iterable[object]) -> collections.abc.It
     for value in values:
         if isinstance(value, tuple):
             yield from iterators_in(value)
-        elif isinstance(value, collections.abc.Iterator):
+        elif is_iterator(value):
             yield value.iterator if type(value) is PassedOn else value
 
 
@@ -168,7 +169,7 @@ def position(value: Any) -> object:
     known = next((tell for kinds, tell in _POSITIONS if isinstance(value, kinds)), None)
     if known is not None:
         return known(value)
-    if isinstance(value, collections.abc.Iterator) and module in _BUILTIN:
+    if is_iterator(value) and module in _BUILTIN:
         hint = getattr(value, "__length_hint__", None)
         return hint() if hint is not None else object()  # unknown: it may have moved
     held = memory(value)
@@ -335,7 +336,7 @@ def stands_still(value: object) -> bool:
     is_part = type(value) in (*_BUILTIN_STILL, *OF_CLASSES) or shows_library_class(value)
     is_kind = module.partition(".")[0] in _STILL or is_part or module.startswith(_STAND_INS)
     is_said = said(module, "still") and not hasattr(base, "tell")  # a file has a position
-    return (is_kind or is_said) and not isinstance(value, collections.abc.Iterator)
+    return (is_kind or is_said) and not is_iterator(value)
 
 
 def is_iterator_of_library(value: object) -> bool:
@@ -344,7 +345,7 @@ def is_iterator_of_library(value: object) -> bool:
     """
     # Python calls a file an iterator, too: of its lines.
     is_other = isinstance(value, io.IOBase) or module_of(type(value)).partition(".")[0] in MODULES
-    return isinstance(value, collections.abc.Iterator) and not is_other and not stands_still(value)
+    return is_iterator(value) and not is_other and not stands_still(value)
 
 
 _POSITIONS: Final[tuple[tuple[Any, Callable[[Any], object]], ...]] = (

@@ -19,7 +19,7 @@ import numpy as np
 import xxhash
 
 from detrain.base.losses import LOADS_READ
-from detrain.base.plain_types import CONTAINERS, NUMBERS_AND_TEXTS
+from detrain.base.plain_types import CONTAINERS, NUMBERS_AND_TEXTS, is_iterator
 from detrain.python.codec.recipes import describe
 from detrain.python.codec.state_rules import class_attributes, functions_in, has_contents
 from detrain.python.inspect.frames import has_user_code, is_user_file, names_of
@@ -75,7 +75,7 @@ def _at_rest(value: object, around: tuple[object, ...]) -> object:
     """Return an iterator of Python as the objects that it draws from, without its position; another object as it is."""
     if isinstance(value, types.GeneratorType):
         return Suspended.of(value, around) if _is_of_program(value) else value
-    if isinstance(value, Iterator) and module_of(type(value)) in ("builtins", "itertools"):
+    if is_iterator(value) and module_of(type(value)) in ("builtins", "itertools"):
         return tuple(_at_rest(each, around) for each in gc.get_referents(value))
     return value
 
@@ -231,7 +231,7 @@ class LoadsRead:
         states: dict[str, Any] = {}
         passed: set[str] = set()
         for place, value, is_data in reached(source, deepest=_DEEPEST, most_items=_MOST_ITEMS):
-            if isinstance(value, Iterator) and is_of_framework(type(value)):
+            if is_iterator(value) and is_of_framework(type(value)):
                 passed.add(place)  # its position shows how far it is; its workers move by themselves
             elif place and is_data and place not in passed:
                 _update(states.setdefault(place, xxhash.xxh3_128()), value)

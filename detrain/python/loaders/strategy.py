@@ -29,6 +29,7 @@ from detrain.base.framework_names import KNOWN, MODULES, runs_training
 from detrain.base.libraries import said
 from detrain.base.losses import OF_GRAPH
 from detrain.base.options import Mode
+from detrain.base.plain_types import is_iterator
 from detrain.base.structure import bound_names, loop_nodes
 from detrain.python.codec.recipes import describe
 from detrain.python.inspect.frames import is_user_file, names_of
@@ -180,7 +181,7 @@ def _length(source: Any) -> int:
     described = describe(source)
     if described is not None and described[0].rpartition(".")[2] in ("enumerate", "zip", "map"):
         parts = (item for part in described[1] for item in _flat(part))
-        return min((_length(item) for item in parts if isinstance(item, Iterator)), default=-1)
+        return min((_length(item) for item in parts if is_iterator(item)), default=-1)
     if is_own_class(type(source)):
         return -1
     try:

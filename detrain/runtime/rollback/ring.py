@@ -26,6 +26,7 @@ import numpy as np
 from detrain.adapters.api import Again, CannotGoBackError, PutBack
 from detrain.base.cursor import NOTHING, Address, Cursor, FileState
 from detrain.base.digest import Array, raw_bytes
+from detrain.base.plain_types import is_iterator
 from detrain.guard.bounds import Mark
 from detrain.guard.detector import Guard
 from detrain.python.codec.in_process import Live
@@ -346,7 +347,7 @@ class Ring(ABC):
         """
         bar = value.gi_frame.f_locals.get("self")
         if inspect.getgeneratorstate(value) == inspect.GEN_CREATED:
-            is_over_loader = self._is_way(bar.iterable, "put back") and not isinstance(bar.iterable, Iterator)
+            is_over_loader = self._is_way(bar.iterable, "put back") and not is_iterator(bar.iterable)
             return (lambda: iter(bar)) if is_over_loader else None
         inner = list(iterators_in(gc.get_referents(value)))
         return (lambda: value) if inner and all(self._is_way(each, "put back") for each in inner) else None
@@ -375,16 +376,16 @@ def _unbind_new(frame: FrameType, bound: list[set[str]]) -> None:
 
 def _place(value: Any) -> object:
     """Return an object's position as a value to be compared for equality; None if it has no position."""
-    described = describe(value) if isinstance(value, Iterator) else None
+    described = describe(value) if is_iterator(value) else None
     if described is None:
         return position(value)
     kind, content = described
-    return kind, tuple(_place(part) if isinstance(part, Iterator) else _identity(part) for part in content)
+    return kind, tuple(_place(part) if is_iterator(part) else _identity(part) for part in content)
 
 
 def _identity(value: object) -> object:
     if isinstance(value, tuple):
-        return tuple(_place(part) if isinstance(part, Iterator) else _identity(part) for part in value)
+        return tuple(_place(part) if is_iterator(part) else _identity(part) for part in value)
     return value if isinstance(value, bool | int | float | str | bytes | None) else id(value)
 
 
