@@ -18,6 +18,7 @@ import numpy as np
 from detrain.adapters.api import Settings
 from detrain.adapters.jax.adapter import Jax
 from detrain.adapters.jax.faults.injector import InjectionPoint
+from detrain.adapters.jax.faults.instruments import name_layers
 from detrain.base.errors import FaultInvalid
 from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import UNARMED, Experiment
@@ -80,8 +81,10 @@ def begin(plans: Sequence[Experiment]) -> Any:
 
 
 def program_named() -> Any:
-    """Import the program, as an adapter is there."""
-    return import_module(f"tests.faults.{os.environ.get('PROGRAM', 'jax_programs')}")
+    """Import the program, as an adapter is there, and have its layers run under their names, as a run does."""
+    program = import_module(f"tests.faults.{os.environ.get('PROGRAM', 'jax_programs')}")
+    name_layers()
+    return program
 
 
 def sites() -> list[Site]:

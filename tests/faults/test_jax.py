@@ -45,7 +45,9 @@ def test_sites_of_recurrent_layers_fire_where_they_say() -> None:
     """Of an LSTM and a GRU, forward, backward and in the update, at the last turn."""
     pytest.importorskip("flax")
     pytest.importorskip("equinox")
-    sites = json.dumps(said("jax_by_hand", "sites", PROGRAM="jax_recurrent"))
+    sites = json.dumps(listed := said("jax_by_hand", "sites", PROGRAM="jax_recurrent"))
+    layers = {each["layer"] for each in listed}
+    assert {"RNN.GRUCell.dense_i", "RNN.GRUCell.dense_h", "RNN.cell.scan_fn.cell.hi"} <= layers, "a cell has names for its layers"
     found = said("jax_each_site", "1", "29", given=sites, PROGRAM="jax_recurrent")
     assert found["wrong"] == []
     assert found["sites"] >= 10

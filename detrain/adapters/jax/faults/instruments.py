@@ -40,6 +40,8 @@ from detrain.python.inspect.names import own_attributes
 _LIBRARIES: Final = (("flax.nnx", "Module", "flax.nnx"), ("equinox", "Module", "equinox.nn"))
 """(module, the class that all layers derive from, the package of the library's own layers)."""
 _MOST: Final = 10_000
+_running: Final[list[Any]] = []
+"""The layers whose calls are being traced, the innermost last."""
 
 
 class ArrayMemory:
@@ -224,16 +226,23 @@ def _scoped(call: Any, root: type) -> Any:
     @functools.wraps(call)
     def scoped(self: Any, *args: Any, **kwargs: Any) -> Any:
         with jax.named_scope(_name(self, root)):
-            return call(self, *args, **kwargs)
+            _running.append(self)
+            try:
+                return call(self, *args, **kwargs)
+            finally:
+                _running.pop()
 
     scoped._detrain_scope = True  # type: ignore[attr-defined]
     return scoped
 
 
 def _name(layer: Any, root: type) -> str:
-    """Return the name that leads to a layer from the program's outermost frame with such a name; else its class's."""
-    for frame in user_frames(sys._getframe())[::-1]:
-        held = [(name, value) for name, value in frame.f_locals.items() if isinstance(value, root)]
+    """Return the name that leads to a layer from the program's outermost frame with such a name, or from the layer that
+    calls it (a cell that a library runs in a loop is a copy); else its class's.
+    """
+    frames = [frame.f_locals.items() for frame in user_frames(sys._getframe())[::-1]]
+    for names in (*frames, *(_below(("", each), root) for each in _running[-1:])):
+        held = [(name.lstrip("."), value) for name, value in names if isinstance(value, root)]
         for name, value in walk(held, functools.partial(_below, root=root), lambda at: id(at[1]), most=_MOST):
             if value is layer:
                 return name
