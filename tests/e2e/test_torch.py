@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.base.errors import NotCapturable
+from detrain.base.errors import Diverged, NotCapturable
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import DIE
 from tests.e2e.random_kills import assert_ends_as_if_never_killed
@@ -674,3 +674,56 @@ def test_a_trainer_that_draws_in_a_method_from_a_sampler_of_its_own(
     else:
         assert "REFUSED from here on: self in Trainer.train().batches" in died.err
         assert resumed.status == NotCapturable.exit_code
+
+
+PARTS = DIE("""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(16, 3)
+loaders = {part: DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), 4, shuffle=True) for part in ("train", "validate")}
+model = nn.Linear(3, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+def train():
+    for epoch in range(3):
+        for part in ("train", "validate"):
+            right = 0
+            for step, (a, b) in enumerate(loaders[part]):
+                die(f"{epoch}:{part}:{step}")
+                with torch.set_grad_enabled(part == "train"):
+                    loss = nn.functional.cross_entropy(model(a), b)
+                if part == "train":
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                right += torch.sum(model(a).argmax(1) == b)
+            print(epoch, part, right.double().item() / 16, flush=True)
+
+try:
+    train()
+except HANDLED:
+    print("passed over")
+print("final", [each.tolist() for each in model.parameters()])
+""")
+
+
+@pytest.mark.fast
+def test_code_between_batch_loops_has_what_their_bodies_have_set(torch_server: Server, tmp_path: Path) -> None:
+    """As the tutorial of transfer learning. It failed, as a sum was still the number 0; that the epoch had ended was
+    then taken for the error, and no second try began.
+    """
+    text = PARTS.replace("HANDLED", "KeyError")
+    _, _, resumed = compared(torch_server, tmp_path, text, every="1b", at="1:validate:2", is_tail=True)
+
+    assert "starting again, with what it reads set beforehand" in resumed.err
+
+
+def test_an_error_between_batch_loops_that_the_program_catches_refuses_the_resume(torch_server: Server, tmp_path: Path) -> None:
+    text = PARTS.replace("HANDLED", "AttributeError")
+    _, resumed = after_deaths(torch_server, tmp_path, text, every="1b", at="1:validate:2")
+
+    assert resumed.status == Diverged.exit_code, resumed.err
+    assert "final" not in resumed.out

@@ -20,6 +20,7 @@ exactly.
 from __future__ import annotations
 
 import atexit
+import dis
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -63,6 +64,8 @@ class _Loops:
         self.while_phase = -1
         """Number of a phase that is only a `while` loop over batches. No probe sees such a loop end: the next loop to
         begin ends it."""
+        self.failed = False
+        """Whether an error of the program has left the epoch loop on the way to a cut in it."""
 
 
 _loops = _Loops()
@@ -158,6 +161,9 @@ class epoch_loop(Generic[T]):
         if session is None or self._is_nested:
             return next(self._iterator)
         frame = sys._getframe(1)
+        if _loops.failed:  # the program has caught the error
+            _loops.failed = False
+            _guarded(session.end_phase)
         if is_first or session.position.phase != self._phase:
             # If it is not the first, the body has trained in an epoch loop of its own, which ended the phase.
             _guarded(session.begin_phase, frame)
@@ -189,7 +195,11 @@ class epoch_loop(Generic[T]):
         """End the phase: a loop left by `break` or `return` drops its iterator at once."""
         session = _session
         if session is not None and self._phase == session.position.phase:
-            _guarded(session.end_phase, _left(sys._getframe(1), self._code))
+            frame = _left(sys._getframe(1), self._code)
+            if frame is not None and session.plan.may_try_again and _is_failing(frame):
+                _loops.failed = True  # the error decides, where it ends the program
+            else:
+                _guarded(session.end_phase, frame)
 
 
 def _ended_early(count: int, expected: int) -> None:
@@ -264,6 +274,12 @@ def _hand_epoch(session: Session, epoch: object, frame: FrameType) -> None:
 def _left(frame: FrameType, code: CodeType | None) -> FrameType | None:
     """Return the frame that has just left a loop, if its code is the loop's: else other code dropped the iterator."""
     return frame if frame.f_code is code else None
+
+
+def _is_failing(frame: FrameType) -> bool:
+    """Return whether an error leaves the loop that a frame is in: no instruction that leaves one by itself runs."""
+    name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    return not name.startswith(("POP_", "FOR_ITER", "END_FOR", "RETURN_"))
 
 
 class batch_loop(Generic[T]):

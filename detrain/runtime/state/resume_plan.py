@@ -125,13 +125,18 @@ class ResumePlan:
         is_here = (cursor.phase, cursor.epoch) == (position.phase, position.epoch)
         return is_here and cursor.is_inside and position.batch <= cursor.batch
 
+    @property
+    def may_try_again(self) -> bool:
+        """Whether an error of the program would begin a second try."""
+        return bool(self._command) and not self._is_second_try and bool(self._stations) and self._awaits_in_epoch()
+
     def try_again(self, error: BaseException) -> None:
         """Start the program again for a second try, if it failed on its way in the middle of an epoch.
 
-        A generator of the program may read values that the skipped bodies before the cut have set (the meters of a
-        log).
+        A generator of the program, or code between the loops of an epoch, may read values that the skipped bodies
+        before the cut have set (the meters of a log, a sum).
         """
-        if self._command and not self._is_second_try and self._stations and self._awaits_in_epoch():
+        if self.may_try_again:
             messages.say(
                 f"the program failed as batches were loaded again ({type(error).__name__}: {error}): starting again, with what it "
                 "reads set beforehand"
