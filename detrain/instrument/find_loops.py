@@ -36,6 +36,7 @@ from detrain.instrument.syntax import (
     read_names,
     references_compiled_in,
     scopes_in,
+    traced,
     trained_names,
     without_keras_steps,
 )
@@ -52,7 +53,9 @@ def analyse(entry: Path) -> Structure:
     scopes = [scope for file, tree in trees.items() for scope in scopes_in(file, tree, methods, wrapped)]
     scopes = without_keras_steps(scopes)
     updates = find_updates(trees.values(), scopes, methods)
-    loops = [(scope, loop, parents) for scope in scopes if not scope.is_compiled for loop, parents in loops_in(scope.node)]
+    inside = traced(scopes)
+    plain = [scope for scope in scopes if not scope.is_compiled and id(scope) not in inside]
+    loops = [(scope, loop, parents) for scope in plain for loop, parents in loops_in(scope.node)]
     whole = {id(scope) for scope in scopes if _is_step_with_loops(scope, loops, updates)}
     loops = [found for found in loops if id(found[0]) not in whole]
     steps = UpdateCalls(updates.direct, updates.references - _looping_references(scopes, loops, updates))

@@ -223,6 +223,28 @@ def without_keras_steps(scopes: list[Scope]) -> list[Scope]:
     ]
 
 
+def traced(scopes: list[Scope]) -> set[int]:
+    """Return the functions, by identity, that run only while a compiler of JAX's traces them: those that a decorator
+    compiles, those inside of one, and those that only such functions name.
+    """
+    named = {id(scope): {reference_of(node) for node in own_nodes(scope.node)} - {""} for scope in scopes}
+    found = {id(scope) for scope in scopes if any(map(_compiles, getattr(scope.node, "decorator_list", ())))}
+    while True:
+        inside = [f"{scope.file}:{scope.qualname}." for scope in scopes if id(scope) in found]
+        more = set[int]()
+        for scope in (scope for scope in scopes if id(scope) not in found):
+            users = [id(each) for each in scopes if each is not scope and named[id(each)] & scope.references]
+            if f"{scope.file}:{scope.qualname}".startswith(tuple(inside)) or (users and found.issuperset(users)):
+                more.add(id(scope))
+        if not more:
+            return found
+        found |= more
+
+
+def _compiles(decorator: ast.expr) -> bool:
+    return any(reference_of(node).lstrip(".") in _COMPILING for node in ast.walk(decorator))
+
+
 def methods_in(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Yield the methods of the classes in a file."""
     for node in ast.walk(tree):

@@ -340,6 +340,26 @@ for epoch in range(3): #E1
         several(iterator) #U1
         more_compiled(iterator)
 """,
+    "loops of functions that JAX traces, and of those that only such functions call, are no batch loops": """
+def inner(theta, state, x):
+    updates, state = opt.update(jax.grad(loss)(theta, x), state)
+    return optax.apply_updates(theta, updates), state
+
+def outer(eta, theta, state, samples):
+    for x in samples[:-1]:
+        theta, state = inner(theta, state, x)
+    return loss(theta, samples[-1]), (theta, state)
+
+@partial(jax.jit, donate_argnums=0)
+def step(eta, theta, meta, state, samples):
+    grad, (theta, state) = jax.grad(outer, has_aux=True)(eta, theta, state, samples)
+    updates, meta = meta_opt.update(grad, meta)
+    return optax.apply_updates(eta, updates), theta, meta, state
+
+for i in range(2000): #B1
+    samples = [next(g) for _ in range(7)] #L1
+    eta, theta, meta, state = step(eta, theta, meta, state, samples) #U1
+""",
     "two optimizers update in one nest": """
 @tf.function
 def train_step(images):
