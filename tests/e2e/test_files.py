@@ -96,7 +96,7 @@ def test_a_log_whose_handler_the_loop_makes_is_never_emptied_by_a_resumed_run(
     is_refused: bool, tmp_path: Path, detrain: Run
 ) -> None:
     """Made where it is missing, it would be made again behind the cut; made and taken away in each epoch, it is."""
-    add = 'handler = logging.FileHandler(f"log{epoch}.txt", mode="w"); logging.getLogger().addHandler(handler)'
+    add = 'handler = logging.FileHandler(f"log{{epoch}}.txt", mode="w"); logging.getLogger().addHandler(handler)'
     body = BODY.replace("    for step", f"    {add}\n    for step").replace('open("log.txt")', 'open("log1.txt")')
     if is_refused:
         add = 'if not logging.getLogger().handlers: logging.getLogger().addHandler(logging.FileHandler("log.txt", mode="w"))'

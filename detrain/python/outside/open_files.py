@@ -42,6 +42,8 @@ from detrain.store.job_home import folders_beside
 
 _is_there: Final = os.path.lexists
 """The real function, taken before the program's questions are followed: questions here are not the program's."""
+_os_open: Final = os.open
+"""The real function: `open`, which calls it here, has been heard."""
 _WRITING: Final = frozenset("wxa+")
 _LONGEST_STEM: Final = 200
 """The longest part of a name, in bytes; file systems take 255 for the whole name."""
@@ -481,7 +483,7 @@ def fail_here(error: DetrainError) -> NoReturn:
 
 
 def _opener(name: Any, flags: int) -> int:
-    return os.open(name, flags, 0o666)
+    return _os_open(name, flags, 0o666)
 
 
 class _Open:
