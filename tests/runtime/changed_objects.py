@@ -271,6 +271,8 @@ CASES: dict[str, Case] = {
     },
     "asynchronous generator": (walk_later, lambda v: drive(v.__anext__()), lambda v: drive(v.__anext__())),
     "coroutine": (wait, call("send", None), lambda v: v.cr_frame.f_lasti),
+    "library of C": (lambda: ctypes.CDLL(None), lambda v: v.getpid(), get("_name")),
+    "function of C": (lambda: ctypes.CDLL(None).getpid, lambda v: v(), get("__name__")),
     "archive": (lambda: zipfile.ZipFile(io.BytesIO(), "w"), call("writestr", "a", "b"), call("namelist")),
     "tar": (lambda: tarfile.open(fileobj=io.BytesIO(), mode="w"), call("addfile", tarfile.TarInfo("a")), call("getnames")),
     "compressed file": (lambda: gzip.GzipFile(fileobj=io.BytesIO(), mode="w"), call("write", b"x"), call("tell")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections.abc
 import contextlib
 import contextvars
+import ctypes
 import dis
 import functools
 import gc
@@ -329,7 +330,8 @@ def stands_still(value: object) -> bool:
         return not value.closed and value.writable()  # standard output, under a progress bar
     base = foreign_base(type(value))
     module = module_of(base)
-    if module in _OF_WORKERS or isinstance(value, _WORKERS):
+    is_of_c = isinstance(value, ctypes.CDLL) or (module, type(value).__name__) == ("ctypes", "_FuncPtr")
+    if module in _OF_WORKERS or isinstance(value, _WORKERS) or is_of_c:  # a library of C code is like a module
         return True
     if module.partition(".")[0] in MODULES:
         return not class_name(base).startswith(_HIDDEN)
