@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import _helperlib as helpers
 
+from detrain.python.inspect.progress import stands_still
 from detrain.python.process.library_random import LibraryStreams
 from detrain.python.process.random_streams import Streams
 
@@ -32,6 +33,11 @@ def streams() -> Streams:
     streams = Streams()
     LibraryStreams(7, streams).on_import("numba")
     return streams
+
+
+def test_a_compiled_function_keeps_no_state_of_the_program() -> None:
+    """Programs with one were refused at each resume."""
+    assert stands_still(_normals)
 
 
 @given(before=st.integers(0, 1300), count=st.integers(1, 1300))

@@ -337,7 +337,7 @@ def stands_still(value: object) -> bool:
         return not class_name(base).startswith(_HIDDEN)
     is_part = type(value) in (*_BUILTIN_STILL, *OF_CLASSES) or shows_library_class(value)
     is_kind = module.partition(".")[0] in _STILL or is_part or module.startswith(_STAND_INS)
-    is_said = said(module, "still") and not hasattr(base, "tell")  # a file has a position
+    is_said = bool(said(module, "still") or said(module, "compiled")) and not hasattr(base, "tell")  # a file has a position
     return (is_kind or is_said) and not is_iterator(value)
 
 
