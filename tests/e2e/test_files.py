@@ -80,7 +80,7 @@ def whole(folder: Path, name: str) -> Result:
 
 
 @pytest.mark.parametrize("every", ["1", "2b"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.fast] * ("first record" in name)) for name in PROGRAMS])
 def test_a_log_of_a_killed_run_ends_like_that_of_a_whole_one(name: str, every: str, tmp_path: Path, detrain: Run) -> None:
     expected = whole(tmp_path / "whole", name)
     for where in ("2:4", "3:1", ""):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from detrain.runtime.observers.reserve import GO_ON
+from detrain.runtime.observers.reserve import GO_ON, _is_apart
 
 if sys.platform != "linux":
     pytest.skip("only Linux has copies of a process", allow_module_level=True)
@@ -114,3 +114,13 @@ def until(is_so: object, limit_s: float = 20.0) -> None:
     while not is_so():  # type: ignore[operator]
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def test_a_library_that_keeps_its_own_file_open_is_no_reason_against_a_copy(tmp_path: Path) -> None:
+    """As libffi does. A copy would share the position in any other file."""
+    file = tmp_path / "data"
+    file.write_bytes(b"x")
+    with file.open("rb") as held:
+        apart = [_is_apart(held.fileno(), tmp_path / "trial", code) for code in ({str(file)}, set())]
+
+    assert apart == [True, False]
