@@ -91,6 +91,18 @@ def test_a_log_of_a_killed_run_ends_like_that_of_a_whole_one(name: str, every: s
     assert "not captured" not in last.err
 
 
+@pytest.mark.parametrize("held", ["rows.file", "rows"])
+def test_an_hdf5_file_that_stays_open_for_writing_refuses_the_resume(held: str, tmp_path: Path, detrain: Run) -> None:
+    """Made before the loop, it was made anew by a resumed run, without the rows before the cut, in silence."""
+    before = 'import h5py\nrows = h5py.File("log.h5", "w").create_dataset("rows", (4, 3))\n'
+    before += f"held = {held}\n"
+    body = BODY.replace('open("log.txt").read()', "held.name").format(write="pass", write_epoch="rows[epoch] = optimizer.weights")
+    died, last = (ran(detrain, tmp_path, PRELUDE + before + body, DIE_AT=where) for where in ("2:1", ""))
+
+    assert "log.h5 (file: the loop writes on in it" in died.err
+    assert last.status == errors.NotCapturable.exit_code
+
+
 @pytest.mark.parametrize("is_refused", [True, False])
 def test_a_log_whose_handler_the_loop_makes_is_never_emptied_by_a_resumed_run(
     is_refused: bool, tmp_path: Path, detrain: Run

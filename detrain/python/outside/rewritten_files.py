@@ -60,6 +60,8 @@ class Contents:
         self._kept: dict[str, str] = {}
         self._piecemeal: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         """Open writers of libraries, which only write anew, with their files; the loop has written to them."""
+        self.may_have_hdf5 = False
+        """Whether the program has opened an HDF5 file to write to it."""
         self._once: dict[str, tuple[Address, Address | None, bool | None]] = {}
         """Files and folders that the loop has made or removed in a way that fails a second time: the batch, the batch
         that had made or written it before, and whether it is there since; None for a log."""
@@ -81,6 +83,7 @@ class Contents:
         at = self._place()
         here = [path for path, epoch in self._kept_here.items() if at is not None and _epoch_of(at) == epoch]
         read = [f"{self._files.shown(path)} ({LOADS_READ})" for path in here]
+        kept |= dict.fromkeys(filter(self._is_its, _open_hdf5() if self.may_have_hdf5 else ()), _PIECEMEAL)
         kept |= dict.fromkeys(self._logs_made_in_loop(at), _LOG) | dict.fromkeys(self._piecemeal.values(), _PIECEMEAL)
         return [*read, *(f"{self._files.shown(path)} (file: {why})" for path, why in kept.items())]
 
@@ -385,6 +388,15 @@ def _epoch_of(at: Cursor) -> Address:
     return at.phase, at.epoch, 0
 
 
+def _open_hdf5() -> list[str]:
+    """Return the HDF5 files that are open for writing, also where only one of their data sets is held."""
+    from h5py import h5f, h5i
+
+    held = h5f.get_obj_ids(h5f.OBJ_ALL, h5f.OBJ_FILE | h5f.OBJ_GROUP | h5f.OBJ_DATASET)
+    files = [h5i.get_file_id(each) for each in held]
+    return sorted({os.path.abspath(os.fsdecode(each.name)) for each in files if each.get_intent() & h5f.ACC_RDWR})
+
+
 def _watch_h5py(contents: Contents) -> None:
     with contextlib.suppress(ImportError, AttributeError):
         from h5py import h5f, h5fd, h5p  # slow to import, but imported anyway if there are checkpoints
@@ -400,11 +412,13 @@ def _watch_h5py(contents: Contents) -> None:
         def open_file(name: bytes, flags: int = h5f.ACC_RDWR, *arguments: Any, **keywords: Any) -> Any:
             if not is_in_memory(*arguments, *keywords.values()):
                 path = os.path.abspath(os.fsdecode(name))
+                contents.may_have_hdf5 |= bool(flags & h5f.ACC_RDWR)
                 (contents.reads if flags & h5f.ACC_RDWR == 0 else contents.changes)(path)
             return real_open(name, flags, *arguments, **keywords)
 
         @in_place_of(h5f, "create")
         def create_file(name: bytes, *arguments: Any, **keywords: Any) -> Any:
             if not is_in_memory(*arguments, *keywords.values()):
+                contents.may_have_hdf5 = True
                 contents.writes(os.path.abspath(os.fsdecode(name)))
             return real_create(name, *arguments, **keywords)
