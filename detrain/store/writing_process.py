@@ -42,6 +42,8 @@ _MOST_THREADS: Final = 4
 _NICENESS: Final = 10
 """Gives a tenth of a processor when the steps use all: with a lower priority, other processes could starve a save on
 which the run waits at its end."""
+_PAGES_AT_ONCE: Final = 4096
+"""NumPy gives Python's lock away for so many elements."""
 _ROOM: Final = 8
 """The memory is an eighth larger than the state: the next state may be larger."""
 _FREE: Final = 0.5
@@ -88,6 +90,8 @@ class WritingProcess:
         self._memory: mmap.mmap | None = None
         self._is_coming = False
         """True if memory was asked for and has not come yet."""
+        self._brought_in: list[mmap.mmap] = []
+        """The mapped memory, once each of its pages has been written to."""
         self._refused = 0
         """The size in bytes of the memory that was asked for in vain, or has not come yet; else 0."""
 
@@ -123,11 +127,11 @@ class WritingProcess:
 
     def _ask(self, size: int) -> None:
         """Ask for `size` bytes of memory. The kernel provides them page by page, which takes longer than a copy: the
-        process does that, and the run does not wait.
+        process does that, then a thread here, and the run does not wait.
         """
         if self._is_coming or 0 < self._refused <= size or not hasattr(os, "pidfd_open"):
             return
-        self._memory, self._refused = None, size
+        self._memory, self._refused, self._brought_in = None, size, []
         if self._number >= 0:
             del self._opened[self._number]
             os.close(self._number)
@@ -138,13 +142,23 @@ class WritingProcess:
             self._is_coming = size <= _FREE * free_bytes() and self._send(b"", self._number)
 
     def _look(self) -> None:
-        """Map the memory that was asked for, if the process has answered that it is there."""
-        if not self._is_coming or self._link is None or not select.select([self._link], [], [], 0)[0]:
-            return
-        self._is_coming, answer = False, self._answer()
-        if answer is not None and not answer.errno:
-            with contextlib.suppress(OSError, ValueError):
-                self._memory, self._refused = mmap.mmap(self._number, self._refused), 0
+        """Map the memory that was asked for, if the process has answered that it is there; take it when it has been
+        brought in.
+        """
+        if self._brought_in:
+            self._memory, self._refused, self._is_coming = self._brought_in.pop(), 0, False
+        elif self._is_coming and self._link is not None and select.select([self._link], [], [], 0)[0]:
+            answer = self._answer()
+            self._is_coming = answer is not None and not answer.errno and self._bring_in()
+
+    def _bring_in(self) -> bool:
+        """Map the memory and start to bring it in. Return False if the system gives no address or no thread for it."""
+        try:
+            memory = mmap.mmap(self._number, self._refused)
+            _thread.start_new_thread(_bring_in, (memory, self._brought_in))
+        except (OSError, ValueError, RuntimeError):
+            return False
+        return True
 
     def close(self) -> None:
         """Let the process end. A later order starts a new one."""
@@ -246,6 +260,18 @@ def _copy(parts: list[tuple[Array, Array]]) -> None:
         lock.acquire()
     if len(left) != len(shares):
         raise MemoryError("a part of the state could not be copied")
+
+
+def _bring_in(memory: mmap.mmap, done: list[mmap.mmap]) -> None:
+    """Write to each page of the memory, then append it to `done`. The first write to a page is an interrupt that takes
+    five times as long as the copy of a page: a cut must not pay for it.
+    """
+    with contextlib.suppress(OSError):  # a system may forbid it
+        os.setpriority(os.PRIO_PROCESS, _thread.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS)
+    pages = np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE]
+    for at in range(0, len(pages), _PAGES_AT_ONCE):
+        pages[at : at + _PAGES_AT_ONCE] = 0
+    done.append(memory)
 
 
 def _room(array: Array) -> int:

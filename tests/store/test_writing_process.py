@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import errno
 import gc
+import mmap
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -103,10 +105,23 @@ def test_what_training_writes_meanwhile_is_not_in_the_file(tmp_path: Path, proce
     assert write(tmp_path / "b.h5", held) == digest
 
 
+def test_the_first_copy_finds_the_memory_brought_in(process: WritingProcess) -> None:
+    snapshot = state(epoch(1), size=8_000_000)
+    assert process.copied(snapshot) is None
+    until = time.monotonic() + 20
+    held = None
+    while held is None and time.monotonic() < until:
+        time.sleep(0.05)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        held = process.copied(snapshot)
+    assert held is not None
+    size = sum(array.nbytes for array in held.tensors.values())
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < size // mmap.PAGESIZE // 4
+
+
 def test_a_full_disk_is_the_error_that_it_is(tmp_path: Path, process: WritingProcess) -> None:
     snapshot = copied(process, many_kinds())
     write(tmp_path / "a.h5", snapshot)
-    resource = pytest.importorskip("resource")
     (number,) = processes()
     resource.prlimit(number, resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
     with pytest.raises(StoreError, match=os.strerror(errno.EFBIG)):
