@@ -4,7 +4,7 @@ Compared in one run: detrain; `torch.save`, and `async_save` of torch.distribute
 for, and which is not; or TensorFlow's checkpoint.
 
     python benchmarks/stall.py [--framework torch | jax | tensorflow] [--sizes 100,400] [--saves 6] [--rounds 3]
-                               [--every 40] [--place DIR]
+                               [--every 40] [--threads N] [--place DIR]
 
 For each size (MB of parameters and Adam's state, in 12 layers) each way of saving trains the same steps, in turn,
 `--rounds` times, with a save each `--every` steps. *Stall* is what the step with a save and the step behind it take
@@ -157,17 +157,19 @@ WAYS = {
 }
 
 
-def run(framework: str, way: str, megabytes: int, saves: int, every: int, place: Path) -> dict[str, object]:
+def run(way: str, megabytes: int, options: argparse.Namespace) -> dict[str, object]:
     """Train once; return what the program says of it."""
-    with tempfile.TemporaryDirectory(dir=place) as scratch:
+    framework, saves, every = options.framework, options.saves, options.every
+    with tempfile.TemporaryDirectory(dir=options.place) as scratch:
         program = Path(scratch) / "program.py"
         program.write_text(PROGRAMS[framework])
         arguments = [str(program), str(megabytes), str(saves), way, scratch, str(every)]
         command = [sys.executable, *arguments]
         if way == "detrain":
-            options = ["--ckpt", f"{scratch}/ckpt", "--every", f"{every}b", "--keep", "1"]
-            command = [sys.executable, "-m", "detrain", "run", *options, *arguments]
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+            saving = ["--ckpt", f"{scratch}/ckpt", "--every", f"{every}b", "--keep", "1"]
+            command = [sys.executable, "-m", "detrain", "run", *saving, *arguments]
+        threads = {"OMP_NUM_THREADS": str(options.threads)} if options.threads else {}
+        environment = {**os.environ, **threads, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -191,6 +193,7 @@ def main() -> None:
     parser.add_argument("--saves", type=int, default=6, help="in each run")
     parser.add_argument("--every", type=int, default=40, help="steps from save to save")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, help="of PyTorch's steps; one less than there are processors: one is to spare")
     parser.add_argument("--place", type=Path, default=Path(tempfile.gettempdir()))
     options = parser.parse_args()
     print("| state | way | stall, ms (middle half) | in copies | all, ms | memory, in states | step, ms |")
@@ -200,7 +203,7 @@ def main() -> None:
         found: dict[str, list[dict[str, object]]] = {way: [] for way in ways}
         for _ in range(options.rounds):
             for way in ways:
-                found[way].append(run(options.framework, way, megabytes, options.saves, options.every, options.place))
+                found[way].append(run(way, megabytes, options))
         copy = statistics.median(float(str(each["copy"])) for runs in found.values() for each in runs)
         bare = statistics.median(float(str(each["peak"])) for each in found["none"])
         for way in ways[1:]:
