@@ -12,7 +12,7 @@ from tests.e2e.forkserver import Server
 from tests.e2e.runs import goes_through
 
 pytestmark = pytest.mark.slow
-SEEDS = range(200)
+SEEDS = range(100)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

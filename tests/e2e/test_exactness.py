@@ -153,8 +153,7 @@ def test_killed_at_random_cuts_it_ends_as_if_never_killed(name: str, server: Ser
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every", ["1", "2b", "3b"])
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize(("seed", "every"), [(1, "1"), (2, "2b"), (3, "3b")])
 @pytest.mark.parametrize("path", programs(), ids=lambda path: path.stem)
 def test_killed_at_many_random_cuts(path: Path, seed: int, every: str, server: Server, tmp_path: Path) -> None:
     check(server, path, tmp_path, every, seed, 5)
