@@ -91,6 +91,23 @@ def test_a_database_is_harmless_where_it_was_opened_to_be_read(is_readonly: bool
     assert is_output_only(Environment()) == is_readonly
 
 
+@pytest.mark.parametrize(("raised", "is_read"), [("ReadonlyError", True), ("BadValsizeError", False)])
+def test_a_transaction_is_harmless_where_it_may_not_write(raised: str, is_read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data sets keep one, and each resume was refused. py-lmdb 3.0 says of none whether it may write."""
+
+    class Transaction:
+        __module__ = "builtins"
+
+        def delete(self, key: bytes) -> bool:
+            raise type(raised, (Exception,), {})(key)
+
+    module: Any = ModuleType("lmdb")
+    module.Transaction = Transaction
+    monkeypatch.setitem(sys.modules, "lmdb", module)
+
+    assert is_output_only(Transaction()) == is_read
+
+
 @pytest.mark.parametrize(
     ("loss", "refused"),
     [

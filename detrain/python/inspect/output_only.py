@@ -52,6 +52,19 @@ def _is_reader(value: Any) -> bool:
     try:
         if module_of(type(value)).startswith("h5py."):
             return bool(value.file.mode == "r")
+        if type(value).__name__ == "Transaction":
+            return _is_refused_writing(value)
         return not hasattr(value, "flags") or bool(value.flags()["readonly"])  # an environment of LMDB
     except Exception:  # an edge: an extension's code; the environment or file is closed
         return True
+
+
+def _is_refused_writing(transaction: Any) -> bool:
+    """Return whether a transaction of LMDB only reads. None says so; but LMDB refuses a deletion for this before it
+    looks at the key, and it refuses an empty key in any case.
+    """
+    try:
+        transaction.delete(b"")
+    except Exception as error:  # an edge: an extension's code
+        return type(error).__name__ == "ReadonlyError"
+    return False
