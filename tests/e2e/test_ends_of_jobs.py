@@ -47,6 +47,7 @@ dist.init_process_group("gloo")
 LONG_BEFORE_THE_LOOP = f"import time; time.sleep(900)\n{RANKS}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "options", "signs", "saved"),
     [

@@ -39,6 +39,7 @@ def sites_of(folder: Path, body: str) -> list[str]:
     return [site["name"] for site in json.loads(done.out) if site["op"] in ("addmm", "mm", "linear")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", ["in the loss", "with a term"])
 def test_the_forward_pass_has_the_sites_that_it_has_with_a_batch_of_its_own(tmp_path: Path, body: str) -> None:
     own, inline = (sites_of(tmp_path, BODIES[each]) for each in ("of its own", body))

@@ -474,6 +474,7 @@ DRAWING = TENSORFLOW + TENSORFLOW_LOOP.format(target=", x", over="enumerate(nois
 INSIDE = TENSORFLOW + TENSORFLOW_LOOP.format(target="", over="range(12)", step="step_of(endless) + step_of_closed()")
 
 
+@pytest.mark.slow
 def test_a_data_set_is_sought_without_reading_what_lies_before(tmp_path: Path, run: Run) -> None:
     whole = run(CUSTOM, tmp_path, "--bare")
     run(CUSTOM, tmp_path, die_at="1:8")

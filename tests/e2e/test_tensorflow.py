@@ -1171,6 +1171,7 @@ print([weights.numpy().tobytes().hex() for weights in net.trainable_variables])
 """
 
 
+@pytest.mark.slow
 def test_variables_whose_first_values_a_function_draws_are_built_ahead(server: Server, tmp_path: Path) -> None:
     """tensorflow/docs' mlp_core: it was exact, and warned."""
     whole, died, last = compared(server, tmp_path, PRELUDE + LAZY, every="1b", at=("0:2", "2:1"), whole="run")
@@ -1411,6 +1412,7 @@ for epoch in range(3):
 """)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "given"), [("keras.Sequential([Dense(1)])", ""), ("Dense(1)", "lambda: 0")])
 def test_a_function_that_is_given_a_set_and_builds_a_model(server: Server, tmp_path: Path, model: str, given: str) -> None:
     """Refused at first: a set could not be described, and first values that are restored are not traced again."""

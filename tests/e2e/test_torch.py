@@ -535,6 +535,7 @@ print(hashlib.sha256(flat.numpy().tobytes()).hexdigest())
 """)
 
 
+@pytest.mark.slow
 def test_a_search_that_sets_the_weights_from_a_vector_trains(tmp_path: Path, torch_server: Server) -> None:
     """No update was seen, and no checkpoint taken. What is killed is a process."""
     _, _, run = compared(torch_server, tmp_path, SEARCH, every="2b", at="1:3", whole="bare")

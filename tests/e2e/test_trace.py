@@ -339,6 +339,7 @@ for episode in range(4):
 """
 
 
+@pytest.mark.slow
 def test_once_there_is_a_checkpoint_a_run_does_not_start_again(tmp_path: Path, detrain: Run) -> None:
     """It began anew with other probes, took the checkpoint that it found for one of theirs, and ended before it had
     trained.

@@ -135,6 +135,7 @@ class Env:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", ["1", "3b"])
 def test_what_a_loop_and_a_library_draw_from_the_system_is_the_same_again(
     every: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -209,7 +209,7 @@ def test_a_thread_that_draws_while_bodies_may_loads_between_them_or_is_named(
     size: int, is_seen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One whose start was not seen has run beside code that may have drawn, too; one without a size never stands."""
-    monkeypatch.setattr(loading_threads, "_LONGEST_S", 0.05)
+    monkeypatch.setattr(loading_threads, "_LONGEST_S", 5.0 if size else 0.05)
     monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)  # and put back
     held = queue.Queue[Any](size)
     count = 9 if size else 90  # it is there for longer than a busy machine lets the test wait

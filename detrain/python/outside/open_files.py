@@ -47,6 +47,9 @@ _os_open: Final = os.open
 _WRITING: Final = frozenset("wxa+")
 _LONGEST_STEM: Final = 200
 """The longest part of a name, in bytes; file systems take 255 for the whole name."""
+_SETTINGS: Final = frozenset({".cfg", ".conf", ".ini", ".json", ".toml", ".yaml", ".yml"})
+_MOST_SETTINGS_BYTES: Final = 1 << 20
+"""Larger files are data: their batches are compared."""
 _PLACE_OF_OPENER: Final = 5
 """The place of `opener` among the parameters of `open` after the mode."""
 
@@ -81,6 +84,8 @@ class Files:
         """Whether the first loop has not been entered yet."""
         self._read_before: set[str] = set()
         """Files that code before the first loop has read."""
+        self._settings: dict[str, str] = {}
+        """The digests of those among them that hold settings."""
         self._made_in_loop: set[str] = set()
         self._is_on_way = False
         self.versions: Versions | None = None
@@ -211,6 +216,22 @@ class Files:
             else:
                 how = f"start anew with --fresh; or add `--allow-lost {shlex.quote(shown)}`, which reads it as it is"
                 self.fail(NotCapturable(what, how))
+
+    def takes_settings(self, path: str, opened: Any) -> None:
+        """Note the content of a small file with settings that code before the first loop reads. `opened` is the file
+        that is opened in its place.
+        """
+        is_new = self._is_before_loop and os.path.splitext(path)[1] in _SETTINGS and path not in self._settings
+        if is_new and os.path.isfile(opened) and is_user_file(path) and not self.is_own(path):
+            with contextlib.suppress(OSError), io.FileIO(opened) as file:
+                if os.fstat(file.fileno()).st_size <= _MOST_SETTINGS_BYTES:
+                    self._settings[path] = digest_bytes(file.readall())
+
+    def settings(self) -> dict[str, str]:
+        """Return the digests of the files with settings that code before the first loop has read, by their paths as
+        checkpoints have them; without files that the run itself writes.
+        """
+        return {self.shown(path): digest for path, digest in self._settings.items() if not self._is_of_run(path)}
 
     def reads_between(self, path: str) -> Path | None:
         """Note that the program reads a file. Return the kept content that code between loops read there in the first
@@ -512,6 +533,7 @@ class _Open:
                 return self._original(again, mode, *args, **kwargs)
             self._files.reads(file)
             view = self._files.as_then(path)
+            self._files.takes_settings(path, view or file)
             made = self._original(view or file, mode, *args, **kwargs)
             if view is not None:
                 view.unlink()

@@ -118,7 +118,8 @@ class Parts:
 
             assert isinstance(self.experiment, TrialsInProcess)
             self.recovery = self.rewind = Rewind(self.experiment, self._whole, self.guard, self.baselines.set_at_first_batch)
-        self.identity = Identity(config.environment, self.adapters, config.edits, may_differ=config.allow_environment)
+        read = self.files.settings
+        self.identity = Identity(config.environment, self.adapters, config.edits, read, may_differ=config.allow_environment)
         self.moment = self._moment_asked_for(now) if MOMENT in os.environ else None
         self.observers = [*self._observers()]
         state = StateParts(

@@ -6,7 +6,8 @@ import ast
 import functools
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from detrain.adapters.group import Adapters
 from detrain.base.added_statements import added_before, as_it_was
@@ -16,14 +17,26 @@ from detrain.base.errors import Diverged, EnvironmentChanged
 from detrain.python.inspect.named import user_modules
 from detrain.store import Meta
 
+_CONTENT: Final = "the content of "
+"""Begins the names of files with settings."""
+
 
 class Identity:
     """The identity of this process's program and environment."""
 
-    def __init__(self, environment: Mapping[str, str], adapters: Adapters, probed: Iterable[str] = (), *, may_differ: bool) -> None:
-        """`probed` are the files with probes, also those of libraries. With `may_differ`, another environment is no
-        error.
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        adapters: Adapters,
+        probed: Iterable[str] = (),
+        settings: Callable[[], Mapping[str, str]] = dict,
+        *,
+        may_differ: bool,
+    ) -> None:
+        """`probed` are the files with probes, also those of libraries; `settings` returns the digests of the files with
+        settings that the program has read. With `may_differ`, another environment is no error.
         """
+        self._settings = settings
         self._environment, self._adapters, self._may_differ = environment, adapters, may_differ
         self._probed = tuple(probed)
         self._sources: dict[str, tuple[str, bytes]] = {}
@@ -61,7 +74,8 @@ class Identity:
 
     def environment(self) -> dict[str, str]:
         """Return the settings and versions outside of the program that decide about bits."""
-        return {**self._environment, **self._adapters.environment()}
+        read = {f"{_CONTENT}{name}": digest for name, digest in self._settings().items()}
+        return {**self._environment, **self._adapters.environment(), **read}
 
     def check(self, meta: Meta) -> None:
         """Raise EnvironmentChanged if a checkpoint is from another environment, Diverged if it is from other source."""
@@ -69,7 +83,7 @@ class Identity:
         changed = [
             f"{name} was {value!r}, is {now.get(name, 'not there')!r}"
             for name, value in meta.environment.items()
-            if now.get(name) != value
+            if now.get(name, value if name.startswith(_CONTENT) else None) != value
         ]
         if changed and not self._may_differ:
             raise EnvironmentChanged(
