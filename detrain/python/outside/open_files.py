@@ -28,7 +28,8 @@ from types import FrameType
 from typing import Any, Final, NoReturn
 
 from detrain.base import messages
-from detrain.base.byte_digests import digest_bytes
+from detrain.base.added_statements import as_it_was
+from detrain.base.byte_digests import digest_bytes, digest_source
 from detrain.base.cursor import FileState
 from detrain.base.errors import DetrainError, NotCapturable
 from detrain.base.in_place import in_place_of
@@ -47,7 +48,7 @@ _os_open: Final = os.open
 _WRITING: Final = frozenset("wxa+")
 _LONGEST_STEM: Final = 200
 """The longest part of a name, in bytes; file systems take 255 for the whole name."""
-_SETTINGS: Final = frozenset({".cfg", ".conf", ".ini", ".json", ".toml", ".yaml", ".yml"})
+_SETTINGS: Final = frozenset({".cfg", ".conf", ".ini", ".json", ".py", ".toml", ".yaml", ".yml"})
 _MOST_SETTINGS_BYTES: Final = 1 << 20
 """Larger files are data: their batches are compared."""
 _PLACE_OF_OPENER: Final = 5
@@ -225,7 +226,9 @@ class Files:
         if is_new and os.path.isfile(opened) and is_user_file(path) and not self.is_own(path):
             with contextlib.suppress(OSError), io.FileIO(opened) as file:
                 if os.fstat(file.fileno()).st_size <= _MOST_SETTINGS_BYTES:
-                    self._settings[path] = digest_bytes(file.readall())
+                    data = file.readall()
+                    is_source = path.endswith(".py")  # it may be executed, as nanoGPT's settings are
+                    self._settings[path] = as_it_was(digest_source(data)) if is_source else digest_bytes(data)
 
     def settings(self) -> dict[str, str]:
         """Return the digests of the files with settings that code before the first loop has read, by their paths as
