@@ -44,6 +44,8 @@ _NICENESS: Final = 10
 which the run waits at its end."""
 _PAGES_AT_ONCE: Final = 4096
 """NumPy gives Python's lock away for so many elements."""
+_MOST_BYTES: Final = 4096
+"""Of the answer to an empty order."""
 _ROOM: Final = 8
 """The memory is an eighth larger than the state: the next state may be larger."""
 _FREE: Final = 0.5
@@ -90,8 +92,8 @@ class WritingProcess:
         self._memory: mmap.mmap | None = None
         self._is_coming = False
         """True if memory was asked for and has not come yet."""
-        self._brought_in: list[mmap.mmap] = []
-        """The mapped memory, once each of its pages has been written to."""
+        self._brought_in: list[mmap.mmap | None] = []
+        """The mapped memory, once each of its pages has been written to; None if it does not come."""
         self._refused = 0
         """The size in bytes of the memory that was asked for in vain, or has not come yet; else 0."""
 
@@ -137,28 +139,18 @@ class WritingProcess:
             os.close(self._number)
         self._number = os.memfd_create("detrain")
         self._opened[self._number] = os.fstat(self._number)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # RuntimeError: the system gives no thread
             os.ftruncate(self._number, size)
-            self._is_coming = size <= _FREE * free_bytes() and self._send(b"", self._number)
+            if size <= _FREE * free_bytes() and self._send(b"", self._number):
+                assert self._link is not None
+                _thread.start_new_thread(_bring_in, (self._link, mmap.mmap(self._number, size), self._brought_in))
+                self._is_coming = True
 
     def _look(self) -> None:
-        """Map the memory that was asked for, if the process has answered that it is there; take it when it has been
-        brought in.
-        """
+        """Take the memory that was asked for, if it has been brought in."""
         if self._brought_in:
-            self._memory, self._refused, self._is_coming = self._brought_in.pop(), 0, False
-        elif self._is_coming and self._link is not None and select.select([self._link], [], [], 0)[0]:
-            answer = self._answer()
-            self._is_coming = answer is not None and not answer.errno and self._bring_in()
-
-    def _bring_in(self) -> bool:
-        """Map the memory and start to bring it in. Return False if the system gives no address or no thread for it."""
-        try:
-            memory = mmap.mmap(self._number, self._refused)
-            _thread.start_new_thread(_bring_in, (memory, self._brought_in))
-        except (OSError, ValueError, RuntimeError):
-            return False
-        return True
+            self._memory, self._is_coming = self._brought_in.pop(), False
+            self._refused = 0 if self._memory is not None else self._refused
 
     def close(self) -> None:
         """Let the process end. A later order starts a new one."""
@@ -262,16 +254,22 @@ def _copy(parts: list[tuple[Array, Array]]) -> None:
         raise MemoryError("a part of the state could not be copied")
 
 
-def _bring_in(memory: mmap.mmap, done: list[mmap.mmap]) -> None:
-    """Write to each page of the memory, then append it to `done`. The first write to a page is an interrupt that takes
-    five times as long as the copy of a page: a cut must not pay for it.
+def _bring_in(link: socket.socket, memory: mmap.mmap, done: list[mmap.mmap | None]) -> None:
+    """When the process has answered that the memory is there, write to each page of it; then append it to `done`, or
+    None if it is not there. The first write to a page is an interrupt that takes five times as long as the copy of a
+    page: a cut must not pay for it.
     """
-    with contextlib.suppress(OSError):  # a system may forbid it
-        os.setpriority(os.PRIO_PROCESS, _thread.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS)
-    pages = np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE]
-    for at in range(0, len(pages), _PAGES_AT_ONCE):
-        pages[at : at + _PAGES_AT_ONCE] = 0
-    done.append(memory)
+    found = None
+    with contextlib.suppress(OSError, struct.error, msgspec.MsgspecError):
+        answer = link.recv(_MOST_BYTES)  # at once: the program may close descriptors that are not its own
+        if not msgspec.msgpack.decode(answer[_LENGTH.size :], type=_Answer).errno:
+            with contextlib.suppress(OSError):  # a system may forbid it
+                os.setpriority(os.PRIO_PROCESS, _thread.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS)
+            pages = np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE]
+            for at in range(0, len(pages), _PAGES_AT_ONCE):
+                pages[at : at + _PAGES_AT_ONCE] = 0
+            found = memory
+    done.append(found)
 
 
 def _room(array: Array) -> int:

@@ -55,6 +55,7 @@ _FAST: Final = "fast "
 with the same name."""
 
 
+@lru_cache(maxsize=_MOST_MODULES)
 def live_names(code: CodeType, offset: int) -> frozenset[str]:
     """Return the names that may still be read in a frame of `code` that is suspended in the instruction at `offset`."""
     offsets, live = _flow(code)
@@ -87,6 +88,7 @@ def may_read_any_global(code: CodeType) -> bool:
     return any(_looks_at_itself(each, code) for each in codes_in(code))
 
 
+@lru_cache(maxsize=_MOST_MODULES)
 def _looks_at_itself(code: CodeType, module: CodeType | None = None) -> bool:
     """Return whether code may read names that are not in its text. `vars(args)` does not, if no module is at hand."""
     if not _LOOKS_AT_ITSELF & set(code.co_names):
