@@ -7,6 +7,7 @@ and its own file as under plain `python`; frames of detrain are cut from traceba
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib.machinery
 import importlib.util
 import io
@@ -224,10 +225,13 @@ def _show_at_once(show: Callable[[], None]) -> None:
 
 
 def _without(trace: types.TracebackType | None, hidden: tuple[str, ...]) -> types.TracebackType | None:
-    """Return a traceback without the frames of the hidden files."""
+    """Return a traceback without the frames of the hidden files, and those of `contextlib` that they call."""
     kept = []
+    is_hidden = False
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(hidden):
+        file = trace.tb_frame.f_code.co_filename
+        is_hidden = file.startswith(hidden) or (is_hidden and file == contextlib.__file__)
+        if not is_hidden:
             kept.append(trace)
         trace = trace.tb_next
     for earlier, later in zip(kept, [*kept[1:], None], strict=False):
