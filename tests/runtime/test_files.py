@@ -66,9 +66,7 @@ def test_a_name_of_any_bytes_is_text_in_a_checkpoint(name: bytes, tmp_path: Path
 
 
 @pytest.mark.parametrize(("found", "expected"), [("one\n", "one\nthree\n"), ("one\ntwo\n", "one\ntwo\nthree\n")])
-def test_a_file_that_was_shortened_between_two_processes_gets_no_gap(
-    found: str, expected: str, tmp_path: Path
-) -> None:
+def test_a_file_that_was_shortened_between_two_processes_gets_no_gap(found: str, expected: str, tmp_path: Path) -> None:
     """What the program wrote next came behind zero bytes."""
     files, log = Files(), tmp_path / "results.csv"
     with log.open("w") as file:

@@ -85,4 +85,5 @@ def test_a_traceback_shows_no_with_statement_of_ours(file: str, kept: int) -> No
     while trace is not None:
         frames.append(trace.tb_frame.f_code.co_filename)
         trace = trace.tb_next
-    assert len(frames) == kept and frames[0] == __file__
+    assert len(frames) == kept
+    assert frames[0] == __file__
