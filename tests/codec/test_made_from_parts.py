@@ -10,7 +10,7 @@ import pytest
 
 from detrain.python.codec.graph_files import unpack
 from tests.codec.program import Observed, Stop
-from tests.runtime.state_values import encode, restore
+from tests.runtime.state_values import baseline_of, encode, restore
 
 
 def test_views_of_one_memory_stay_so_or_are_named() -> None:
@@ -31,6 +31,19 @@ def test_what_looks_at_bytes_of_pythons_is_named_without_a_framework_too() -> No
     content = bytearray(8)
 
     assert encode({"content": content, "seen": np.frombuffer(content, np.uint8)}).not_captured != []
+
+
+@pytest.mark.parametrize("current", [None, (n for n in [1])], ids=["none", "one that has not ended"])
+def test_a_generator_that_has_ended_is_made_again(current: object) -> None:
+    """Whatever made it, it yields nothing more; a loader that kept one from epoch to epoch was refused."""
+    ended, world = (n for n in [1]), {"rows": current, "same": 0}
+    assert list(ended) == [1]
+
+    encoded = encode({"rows": ended, "same": ended}, baseline_of({"rows": None, "same": 0}))
+
+    assert restore(encoded, world) == encoded.not_captured == []
+    assert list(world["rows"]) == []  # type: ignore[call-overload]
+    assert world["rows"] is world["same"]
 
 
 def test_an_exception_has_its_cause_and_lacks_its_traceback_harmlessly() -> None:

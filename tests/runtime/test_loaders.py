@@ -182,6 +182,13 @@ def test_a_folder_of_the_program_without_an_init_is_no_library(tmp_path: Path, m
     assert reasons_to_load(Loop(map(len, [])), NOTHING_LOST, [str(program)], is_first=True) == []
 
 
+def test_a_pattern_of_regex_stands_still_and_a_loader_of_torchdatas_nodes_does_not() -> None:
+    regex = pytest.importorskip("regex")
+
+    assert stands_still(regex.compile(r"\p{L}+"))
+    assert not stands_still(type("Loader", (), {"__module__": "torchdata.nodes.loader"})())
+
+
 def test_standard_output_stands_still_and_standard_input_does_not() -> None:
     assert stands_still(sys.__stderr__)
     assert not stands_still(sys.__stdin__)
