@@ -31,6 +31,7 @@ class Baseline(msgspec.Struct):
     bound_names: set[str] = set()
     """The names that were bound."""
     _bound: dict[str, Callable[[], object]] = {}
+    _graphs: dict[int, object] = {}
     _known: dict[int, Callable[[], object]] = {}
     _addresses: dict[int, str] = {}
     _by_address: dict[str, Callable[[], object]] = {}
@@ -101,6 +102,15 @@ class Baseline(msgspec.Struct):
         """Return the object at an address, or ABSENT."""
         found = self._by_address[address]() if address in self._by_address else None
         return ABSENT if found is None else found
+
+    def add_graph(self, value: object, graph: object) -> None:
+        """Note what computed a tensor, if gradients go back through that; it is kept alive."""
+        if graph is not None:
+            self._graphs[id(value)] = graph
+
+    def has_graph(self, value: object, graph: object) -> bool:
+        """Return whether gradients go back from a tensor through what they went through before."""
+        return graph is not None and self.has(value) and self._graphs.get(id(value)) is graph
 
     def add_position(self, value: object, position: object) -> None:
         """Note the position of an object that hands out one value after another."""
