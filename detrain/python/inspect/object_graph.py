@@ -110,7 +110,7 @@ class SharedTensor(msgspec.Struct, frozen=True):
     is_parameter: bool = False
     """Whether it has gradients and was not computed from other tensors."""
     graph: Any = None
-    """What computed it, if gradients would go back through that."""
+    """What computed it, if gradients would go back through that; its `metadata` is a dictionary for others' marks."""
 
 
 class MemorySpan(NamedTuple):
