@@ -132,7 +132,7 @@ TORCH: Final = FrameworkNames(
     captured="PyTorch's tensors that the program can reach: weights, gradients, what optimizers keep, buffers",
     streams="PyTorch's generators, those of workers too",
     seeding=(("torch", "manual_seed"), ("torch.random", "manual_seed")),
-    modules=frozenset({"torch", "torchvision", "torchaudio", "torchdata", "torchtext", "transformers", "accelerate", *_LIGHTNING}),
+    modules=frozenset({"torch", "torchvision", "torchaudio", "torchdata", "transformers", "accelerate", *_LIGHTNING}),
     python_loaders=frozenset({"torch", "torchdata"}),
     open_modules=frozenset({"torch", "torchvision", "torchaudio", "transformers", "accelerate", *_LIGHTNING, *_TRAINERS}),
     closed=(
@@ -149,7 +149,7 @@ TORCH: Final = FrameworkNames(
         "torch.distributed.optim.zero_redundancy_optimizer:ZeroRedundancyOptimizer",
         *("torch.distributed.fsdp._fully_shard._fsdp_init:FSDP", "torch.distributed.algorithms._checkpoint.checkpoint_wrapper:"),
     ),
-    hidden=("torch.futures:", "torch.jit:Future", "torch.storage:"),
+    hidden=("torch.futures:", "torch.jit:Future", "torch.storage:", "torchdata.nodes."),
     named=(
         *("torch:", "torch.nn.", "torch.optim.", "torch.functional:", "torch.utils.data._utils.collate:", "torchmetrics."),
         *("transformers.activations:", "transformers.optimization:", "transformers.trainer_pt_utils:"),

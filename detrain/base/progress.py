@@ -26,9 +26,9 @@ def batches(count: float) -> str:
     return f"{count:.0f}" if count >= 10 else f"{count:.1f}".removesuffix(".0")
 
 
-def gigabytes(count: float) -> str:
+def size_text(count: float) -> str:
     """Return a number of bytes as a text."""
-    return f"{count / 1e9:.1f} GB"
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
 
 
 class Progress:

@@ -8,7 +8,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -60,7 +60,12 @@ def sources(entry: Path) -> Iterator[tuple[str, ast.Module]]:
 
 def imported_modules(entry: Path) -> set[str]:
     """Return the top-level names of all modules that a program, or a module beside it, imports."""
-    nodes = [node for _file, tree in sources(entry) for node in ast.walk(tree)]
+    return imported_in(tree for _file, tree in sources(entry))
+
+
+def imported_in(trees: Iterable[ast.Module]) -> set[str]:
+    """Return the top-level names of all modules that these sources import."""
+    nodes = [node for tree in trees for node in ast.walk(tree)]
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
     return {name.partition(".")[0] for name in names}

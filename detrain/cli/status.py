@@ -31,7 +31,8 @@ def command(as_json: bool, place: Path) -> int:
 
     for row in rows:
         kind = f"job of {len(row['ranks'])} ranks" if row["job"] else "one process"
-        click.echo(f"{row['program']}, run {row['run']}: {kind}, {'running' if row['running'] else 'not running'}")
+        ended = f" ({row['ended']})" if row["ended"] else ""
+        click.echo(f"{row['program']}, run {row['run']}: {kind}, {'running' if row['running'] else f'not running{ended}'}")
         last = f"{row['last_checkpoint']}, {row['age_s']:.0f} s old" if row["last_checkpoint"] else "none yet"
         if row["just_in_time"]:
             every, all_ = row["just_in_time_every"], row["a_failure_costs_batches"]
@@ -48,7 +49,7 @@ def command(as_json: bool, place: Path) -> int:
             table.add_row(str(rank["rank"]), pid, rank["at"], str(rank["batches"]), str(rank["since_checkpoint"]))
         console().print(table)
     if not rows:
-        click.echo(f"no checkpoints in {place}")
+        click.echo(f"no checkpoints in {place}" + ("" if place.is_dir() else ", which is no folder"))
     return 0
 
 

@@ -22,7 +22,7 @@ from detrain.base.source_files import sources
 from detrain.base.structure import AnyLoop, Loop, Nest, Structure, bound_names, loop_digest
 from detrain.instrument.find_loads import find_load, surely_loads
 from detrain.instrument.find_updates import UpdateCalls, find_updates
-from detrain.instrument.fit_calls import fits_in
+from detrain.instrument.fit_calls import fits_in, has_keras
 from detrain.instrument.syntax import (
     Scope,
     called_name,
@@ -66,7 +66,7 @@ def analyse(entry: Path) -> Structure:
         if id(loop) in chosen and not any(id(parent) in chosen for parent in parents)
         for nest in _with_calling_loops(_nest(scope, loop, parents, steps), scope, loops, scopes)
     ]
-    fits = tuple(fit for file, tree in trees.items() for fit in fits_in(file, tree))
+    fits = tuple(fit for file, tree in trees.items() for fit in fits_in(file, tree)) if has_keras(trees.values()) else ()
     return Structure(tuple(nests), "static analysis", fits)
 
 

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
+from detrain.base.framework_names import FRAMEWORKS, TENSORFLOW
+from detrain.base.source_files import imported_in
 from detrain.base.structure import FitCall
 from detrain.instrument.syntax import called_name
 
@@ -21,6 +23,15 @@ _TOLD: Final = (
 )  # fmt: skip
 """The parameters that matter to a reader, in the order in which they are shown."""
 _LONGEST: Final = 60
+
+
+def has_keras(trees: Collection[ast.Module]) -> bool:
+    """Return whether a call of `fit` in these sources may be Keras's: they import it, or no framework at all, so that a
+    library may import it. Beside PyTorch or JAX alone, a `fit` is another library's, such as a scaler's.
+    """
+    imported = imported_in(trees)
+    frameworks = {each.imported for each in FRAMEWORKS}
+    return not imported.isdisjoint(TENSORFLOW.modules) or imported.isdisjoint(frameworks)
 
 
 def fits_in(file: str, tree: ast.Module) -> Iterator[FitCall]:

@@ -14,6 +14,7 @@ import msgspec
 from detrain.base.cursor import Cursor
 from detrain.base.errors import DetrainError, StoreError
 from detrain.reports import checkpoints
+from detrain.reports.timeline import last_end
 from detrain.store import Catalogue, Entry, read_meta
 from detrain.store.job_home import EVERY, JUST_IN_TIME, jobs_in, parts, ranks_of
 from detrain.store.journal import read_batches
@@ -115,6 +116,7 @@ def _status(program: str, folders: Sequence[Path], *, is_job: bool) -> dict[str,
         "run": run,
         "job": is_job,
         "running": is_running,
+        "ended": "" if is_running else last_end(folders[0], program, run),
         "just_in_time": every > 0,
         "just_in_time_every": every,
         "last_checkpoint": str(last[0].cursor) if last else None,

@@ -106,6 +106,14 @@ def _timeline(folder: Path, program: str, rank: int | None) -> Timeline:
     )
 
 
+def last_end(folder: Path, program: str, run: int) -> str:
+    """Return how the last process of a run ended: "ended" if by its last line; an exception or a signal; "killed" if it
+    left no word; "running" if it has not ended; empty if none is on record.
+    """
+    processes = _processes(folder, program, Catalogue(folder).chronicle(program, run).events())
+    return processes[-1].end if processes else ""
+
+
 def _processes(folder: Path, program: str, events: Sequence[Event]) -> list[RunProcess]:
     starts = [number for number, each in enumerate(events) if isinstance(each, Started)]
     found, before = [], None

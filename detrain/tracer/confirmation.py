@@ -21,6 +21,7 @@ from detrain.base.compiled_sources import tree_of
 from detrain.base.config import Config
 from detrain.base.structure import Structure, loop_nodes, write_info
 from detrain.python.inspect.frames import is_user_file, outwards
+from detrain.python.inspect.named import main_module
 from detrain.python.inspect.names import FRAMEWORKS
 from detrain.python.outside.clock_and_entropy import now
 from detrain.python.process import children
@@ -101,7 +102,7 @@ class Confirmation:
         if self._config.ranks is not None and self._config.ranks.rank:
             return  # rank 0 writes it
         path = info or Path(self._config.info)
-        base = Path(getattr(sys.modules["__main__"], "__file__", None) or ".").resolve().parent
+        base = Path(getattr(main_module(), "__file__", None) or ".").resolve().parent
         try:
             write_info(msgspec.structs.replace(structure, program=self._config.program, base=str(base)), path, base)
         except OSError as error:

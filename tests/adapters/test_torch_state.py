@@ -4,8 +4,10 @@ names what it does not hold. The oracle is the training that was not cut, as PyT
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from detrain.adapters.torch.settings import GlobalHooks  # noqa: E402
 from detrain.base.errors import NotCapturable  # noqa: E402
+from detrain.python.codec.baseline import Baseline  # noqa: E402
 from detrain.python.codec.coders import Encoder  # noqa: E402
 from detrain.python.codec.graph_files import unpack  # noqa: E402
 from tests.adapters import torch_compiled, torch_layouts, torch_modules, torch_optimizers, torch_values  # noqa: E402, F401
@@ -156,3 +159,20 @@ def first_difference(one: list[str], other: list[str]) -> str | None:
         if mine != theirs:
             return f"{mine[:200]} | not | {theirs[:200]}"
     return None if len(one) == len(other) else f"{len(one)} lines, not {len(other)}"
+
+
+def test_a_baseline_keeps_no_graph_alive() -> None:
+    """Behind the result of a forward pass before the loop there may be all activations."""
+    weight = torch.ones(2, requires_grad=True)
+    value = weight.exp()
+    kept = SimpleNamespace()
+    value.grad_fn.metadata["kept"], saved = kept, weakref.ref(kept)
+    baseline = Baseline()
+    baseline.add(value, "value")
+    baseline.add_graph(value, value.grad_fn)
+
+    assert baseline.has_graph(value, value.grad_fn)
+    assert not baseline.has_graph(value, (weight * 2).grad_fn)
+    del value, kept
+    gc.collect()
+    assert saved() is None

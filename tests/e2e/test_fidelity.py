@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Result, after_deaths, detrain, environment, plain, ran
+from tests.e2e.runs import Result, after_deaths, compared, detrain, environment, plain, ran
 
 LOOP = """
 optimizer = Optimizer(np.ones(3))
@@ -336,3 +336,28 @@ def test_probes_put_in_by_hand_do_nothing_under_plain_python(tmp_path: Path) -> 
     seeded = ["-c", "import numpy, runpy, sys; numpy.random.seed(0); runpy.run_path(sys.argv[1])"]
 
     assert plain(*seeded, "program.py", cwd=tmp_path).out == plain(*seeded, "bare.py", cwd=tmp_path).out
+
+
+REPLACED = PRELUDE("""
+import types
+optimizer, means = Optimizer(np.ones(3)), []
+def train(epoch):
+    for step in range(3):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        die(f"{epoch}:{step}")
+    means.append(float(optimizer.weights.mean()))
+sys.modules["__main__"] = types.ModuleType("__main__")  # as IPython's shell does, which matplotlib_inline starts
+for epoch in range(4):
+    train(epoch)
+    print(epoch, means, optimizer.steps, flush=True)
+show(optimizer.weights)
+""")
+
+
+@pytest.mark.parametrize("at", ["1:1", "2:0"])
+def test_a_library_that_puts_another_module_in_the_place_of_the_programs_hides_no_state(at: str, tmp_path: Path) -> None:
+    """A resumed run went on with the first weights, and said nothing."""
+    _whole, _died, resumed = compared(detrain, tmp_path, REPLACED, at=at, every="2b")
+
+    assert "resuming program at" in resumed.err
+    assert "warning" not in resumed.err

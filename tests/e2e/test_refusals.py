@@ -71,9 +71,10 @@ def test_a_distance_between_checkpoints_that_is_none(every: str, home: Path, det
     assert_refused(detrain("run", "--every", every, "program.py", cwd=home), errors.UsageError, "--every", repr(every), "10min")
 
 
-def test_a_distance_in_epochs_of_a_program_without_them(tmp_path: Path, detrain: Run) -> None:
+@pytest.mark.parametrize("scaler", ["", "import torch\nclass Scaler:\n    def fit(self, x): return self\nScaler().fit([1])\n"])
+def test_a_distance_in_epochs_of_a_program_without_them(scaler: str, tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text(
-        PRELUDE + "optimizer = Optimizer(np.ones(3))\nfor step in range(6):\n    optimizer.apply_gradients(1)\n"
+        PRELUDE + scaler + "optimizer = Optimizer(np.ones(3))\nfor step in range(6):\n    optimizer.apply_gradients(1)\n"
     )
 
     run = detrain("run", "--every", "2", "program.py", cwd=tmp_path).ok()

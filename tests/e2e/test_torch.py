@@ -728,3 +728,35 @@ def test_an_error_between_batch_loops_that_the_program_catches_refuses_the_resum
 
     assert resumed.status == Diverged.exit_code, resumed.err
     assert "final" not in resumed.out
+
+
+BEFORE_THE_LOOP = DIE("""\
+import torch
+from torch import nn
+torch.manual_seed(0)
+x = torch.linspace(0, 1, 9, dtype=torch.float64, requires_grad=True).float()[:, None]  # as in networks informed by physics
+scale = torch.nn.Parameter(torch.tensor(0.3))
+moved = scale + 1
+net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.Adam([*net.parameters(), scale], lr=0.01)
+for epoch in range(3):
+    for batch in range(4):
+        u = net(x)
+        slope = torch.autograd.grad(u, x, torch.ones_like(u), create_graph=True)[0]
+        loss = (slope - u).pow(2).mean() + (moved - 1).pow(2)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        die(f"{epoch}:{batch}")
+    print(epoch, loss.item(), flush=True)
+u = net(x)
+print(torch.autograd.grad(u.sum(), x)[0].tolist(), scale.item())
+""")
+
+
+@pytest.mark.parametrize("at", ["0:2", "1:1", "2:3"])
+def test_gradients_go_back_through_what_was_computed_before_the_loop(at: str, torch_server: Server, tmp_path: Path) -> None:
+    """A resume ended with an error, and no warning had said so."""
+    _whole, _died, resumed = compared(torch_server, tmp_path, BEFORE_THE_LOOP, at=at, every="2b")
+
+    assert "warning" not in resumed.err

@@ -977,6 +977,13 @@ def test_a_program_that_only_fits_has_fit_lines_and_no_nests(tmp_path: Path) -> 
     assert sorted(fit.place for fit in structure.fits) == ["main.py:6", "model.py:10"]
 
 
+@pytest.mark.parametrize(("imports", "is_told"), [("import torch", False), ("import jax", False), ("import torch, keras", True)])
+def test_beside_a_framework_without_keras_a_fit_is_another_librarys(tmp_path: Path, imports: str, is_told: bool) -> None:
+    structure = check(tmp_path, main=f"{imports}\nx = StandardScaler().fit(data).transform(data)\n")
+
+    assert bool(structure.fits) is is_told
+
+
 @pytest.mark.parametrize("text", ["", "x = 1\n", "for x in range(3):\n    print(x)\n", "model.predict(x)\n", "for\n"])
 def test_a_program_without_training_has_no_nests(tmp_path: Path, text: str) -> None:
     structure = check(tmp_path, main=text)

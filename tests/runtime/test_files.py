@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from detrain.python.outside.change_log import Changes
-from detrain.python.outside.open_files import Files, _set_back
+from detrain.python.outside.open_files import Files, FileState, _set_back
 from detrain.python.outside.rewritten_files import Contents
 
 
@@ -63,3 +63,17 @@ def test_a_name_of_any_bytes_is_text_in_a_checkpoint(name: bytes, tmp_path: Path
 
     assert files.path_of(shown) == path
     assert shown.encode().decode() == shown
+
+
+@pytest.mark.parametrize(("found", "expected"), [("one\n", "one\nthree\n"), ("one\ntwo\n", "one\ntwo\nthree\n")])
+def test_a_file_that_was_shortened_between_two_processes_gets_no_gap(found: str, expected: str, tmp_path: Path) -> None:
+    """What the program wrote next came behind zero bytes."""
+    files, log = Files(), tmp_path / "results.csv"
+    with log.open("w") as file:
+        file.write(found)
+        file.flush()
+        files.opened(str(log), "w", file, 0)
+        files.restore({files.shown(str(log)): FileState(8, 8)}, tmp_path)
+        file.write("three\n")
+
+    assert log.read_text() == expected

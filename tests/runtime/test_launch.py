@@ -60,3 +60,30 @@ def test_hooks_of_others_are_asked_and_a_module_is_followed_once(
     sys.modules.pop("followed_here")
 
     assert (module.heard, followed) == (True, ["followed_here"])
+
+
+WITH = """
+import contextlib
+@contextlib.contextmanager
+def closing():
+    yield
+    raise KeyboardInterrupt
+def run():
+    with closing(): pass
+"""
+
+
+@pytest.mark.parametrize(("file", "kept"), [("/hidden/x.py", 1), ("/user/x.py", 4)])
+def test_a_traceback_shows_no_with_statement_of_ours(file: str, kept: int) -> None:
+    space: dict[str, Any] = {}
+    exec(compile(WITH, file, "exec"), space)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        space["run"]()
+
+    trace, frames = launch._without(caught.value.__traceback__, ("/hidden/",)), []
+    while trace is not None:
+        frames.append(trace.tb_frame.f_code.co_filename)
+        trace = trace.tb_next
+    assert len(frames) == kept
+    assert frames[0] == __file__

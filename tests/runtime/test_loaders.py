@@ -6,7 +6,7 @@ import importlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -153,11 +153,22 @@ def test_code_that_loads_is_not_trusted_beside_libraries(loop: Loop) -> None:
     assert "imports pytest, which may keep a state" in reason
 
 
-def test_libraries_that_show_configure_or_train_are_none_that_keep_a_state_behind_a_load(tmp_path: Path) -> None:
+def test_libraries_that_show_configure_or_train_are_none_that_keep_a_state_behind_a_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tensorboardX", "timm", "hydra", "evaluate"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
     program = tmp_path / "program.py"
     program.write_text("import tensorboardX, timm, hydra\nfrom evaluate import load\n")
 
     assert reasons_to_load(Loop(map(len, [])), Encoded(b"", {}, []), [str(program)], is_first=True) == []
+
+
+def test_a_library_that_was_not_imported_keeps_no_state(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("if False:\n    import apex_that_nobody_has\n")
+
+    assert reasons_to_load(Loop(map(len, [])), NOTHING_LOST, [str(program)], is_first=True) == []
 
 
 def test_a_folder_of_the_program_without_an_init_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,6 +180,13 @@ def test_a_folder_of_the_program_without_an_init_is_no_library(tmp_path: Path, m
     importlib.import_module("own_rows.rows")
 
     assert reasons_to_load(Loop(map(len, [])), NOTHING_LOST, [str(program)], is_first=True) == []
+
+
+def test_a_pattern_of_regex_stands_still_and_a_loader_of_torchdatas_nodes_does_not() -> None:
+    regex = pytest.importorskip("regex")
+
+    assert stands_still(regex.compile(r"\p{L}+"))
+    assert not stands_still(type("Loader", (), {"__module__": "torchdata.nodes.loader"})())
 
 
 def test_standard_output_stands_still_and_standard_input_does_not() -> None:
@@ -234,6 +252,7 @@ def test_a_body_that_only_draws_from_iterators_runs_nothing_else(draw: str, more
 def test_modules_behind_which_something_may_go_on_are_known(name: str, is_trusted: bool, tmp_path: Path) -> None:
     path = tmp_path / "loads.py"
     path.write_text(f"import {name}\n")
+    importlib.import_module(name)
 
     assert (reasons_to_load(Loop(names=("x",)), NOTHING_LOST, [str(path)], is_first=True) == []) == is_trusted
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from detrain.base import messages, progress
-from detrain.base.progress import Progress, batches, gigabytes
+from detrain.base.progress import Progress, batches, size_text
 
 
 class Terminal(io.StringIO):
@@ -46,7 +46,7 @@ def test_elsewhere_than_on_a_terminal_it_is_one_line_with_rate_and_time_left(
     said: list[str] = []
     monkeypatch.setattr(messages, "say", said.append)
     monkeypatch.setattr(sys, "__stderr__", io.StringIO())
-    loading, reading = Progress("batches loaded again", batches, 500), Progress("state read", gigabytes, 5_000_000_000)
+    loading, reading = Progress("batches loaded again", batches, 500), Progress("state read", size_text, 5_000_000_000)
     for done in (50, 100, 200):
         clock[0] += 1.25
         loading.reach(done)
@@ -88,3 +88,8 @@ def test_on_a_terminal_ranks_but_the_first_show_no_bar(clock: list[float], monke
     loading.reach(50)
 
     assert terminal.getvalue() == ""
+
+
+@pytest.mark.parametrize(("count", "text"), [(2_200_000, "2.2 MB"), (99_900_000, "99.9 MB"), (2_000_000_000, "2.0 GB")])
+def test_a_size_has_the_unit_that_shows_it(count: int, text: str) -> None:
+    assert size_text(count) == text

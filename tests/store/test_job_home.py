@@ -6,10 +6,12 @@ import dataclasses
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from detrain.base.cursor import Cursor
 from detrain.reports.jobs import check_job, list_cuts, status_of
 from detrain.store import Catalogue
+from detrain.store.chronicle import Ended, Started
 from detrain.store.job_home import complete_names, jobs_in, rank_folder, ranks_of
 from tests.store.homes import epoch, state
 
@@ -43,6 +45,21 @@ def test_a_cut_counts_once_all_ranks_have_their_part(tmp_path: Path) -> None:
     assert notes == ["no part of rank 1: no run goes on from here"]
     [status] = status_of(tmp_path)
     assert (status["last_checkpoint"], status["running"], len(status["ranks"])) == ("2:0", False, 2)
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [(Ended(2.0, 7), "ended"), (Ended(2.0, 7, "KeyboardInterrupt"), "KeyboardInterrupt"), (None, "killed")],
+)
+def test_the_status_says_how_the_last_process_ended(end: Ended | None, said: str, tmp_path: Path) -> None:
+    save(tmp_path, 0, epoch(1))
+    chronicle = Catalogue(rank_folder(tmp_path, PROGRAM, 0)).chronicle(PROGRAM, 1)
+    for event in (Started(1.0, 7, "here"), *([] if end is None else [end])):
+        chronicle.add(event)
+
+    [status] = status_of(tmp_path)
+
+    assert (status["running"], status["ended"]) == (False, said)
 
 
 def test_what_not_all_ranks_have_yet_takes_the_place_of_nothing(tmp_path: Path) -> None:

@@ -186,7 +186,8 @@ def _look(value: Any) -> SharedTensor:
     parts = [value.grad if is_leaf else None, value._backward_hooks, value._post_accumulate_grad_hooks]
     while parts and parts[-1] is None:
         parts.pop()
-    return SharedTensor("torch", memory, form, _extent(value), parts, loss, base, is_parameter=is_leaf and bool(form[6]))
+    is_parameter = is_leaf and bool(form[6])
+    return SharedTensor("torch", memory, form, _extent(value), parts, loss, base, is_parameter, function)
 
 
 def _is_below(file: str) -> bool:

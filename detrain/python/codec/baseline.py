@@ -9,12 +9,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from detrain.python.inspect.names import names_of_function, static_name
 from detrain.python.inspect.object_graph import ABSENT
+
+_MARK: Final = "detrain's baseline"
 
 
 class Baseline(msgspec.Struct):
@@ -31,6 +33,7 @@ class Baseline(msgspec.Struct):
     bound_names: set[str] = set()
     """The names that were bound."""
     _bound: dict[str, Callable[[], object]] = {}
+    _graphs: dict[int, object] = {}
     _known: dict[int, Callable[[], object]] = {}
     _addresses: dict[int, str] = {}
     _by_address: dict[str, Callable[[], object]] = {}
@@ -101,6 +104,18 @@ class Baseline(msgspec.Struct):
         """Return the object at an address, or ABSENT."""
         found = self._by_address[address]() if address in self._by_address else None
         return ABSENT if found is None else found
+
+    def add_graph(self, value: object, graph: Any) -> None:
+        """Note what computed a tensor, if gradients go back through that. It is marked, not kept alive: it may hold
+        much memory, and the program may let go of it.
+        """
+        if graph is not None:
+            self._graphs[id(value)] = graph.metadata.setdefault(_MARK, object())  # an earlier baseline may have marked it
+
+    def has_graph(self, value: object, graph: Any) -> bool:
+        """Return whether gradients go back from a tensor through what they went through before."""
+        mark = self._graphs.get(id(value)) if graph is not None and self.has(value) else None
+        return mark is not None and graph.metadata.get(_MARK) is mark
 
     def add_position(self, value: object, position: object) -> None:
         """Note the position of an object that hands out one value after another."""

@@ -27,6 +27,7 @@ from detrain.python.inspect.names import (
     is_namespace,
     is_open,
     is_own_class,
+    named_tuple_by,
     static_name,
     type_name,
 )
@@ -171,7 +172,9 @@ class Decoding(ABC):
         found = self.baseline.at(address)
         if isinstance(found, type) and class_name(found) == name and (is_own_class(found) or is_open(found)):
             return found
-        return find_class(name, current) or find_data_class(name, current)
+        plain = name.partition("(")[0]
+        known = find_class(plain, current) or find_data_class(plain, current)
+        return known if plain == name else named_tuple_by(name, known)
 
     def attributes(self, pairs: list[Item], old: Mapping[str, object], path: str) -> dict[str, object]:
         """Decode attributes; one that is absent stays as it is, and is named.

@@ -26,6 +26,7 @@ from detrain.python.inspect.names import (
     is_made_open,
     is_own_class,
     module_of,
+    named_fields,
     slots_of,
     type_name,
 )
@@ -260,16 +261,22 @@ class Encoding(ABC):
 
     def name_of(self, cls: type, path: str) -> str:
         """Return the name of an object's class; for a class made in a function, to which no name leads, with the
-        class's address behind it.
+        class's address behind it; for a class of named tuples that the loop has made, with its fields.
         """
-        if is_findable(cls) or not (is_own_class(cls) or is_made_open(cls)):
+        if is_findable(cls):
             return class_name(cls)
-        if self.collects:
+        is_followed = is_own_class(cls) or is_made_open(cls)
+        if self.collects and is_followed:
             self.baseline.add(cls, "" if self.is_unordered else f"{path}.__class__")
-        address = self.baseline.address(cls)
-        if address is None and not self.collects and not is_own_class(cls):
+        address = self.baseline.address(cls) if is_followed else None
+        if address is not None:
+            return f"{class_name(cls)} @ {address}"
+        fields = None if self.collects else named_fields(cls)
+        if fields is not None:
+            return f"{class_name(cls)}({','.join(fields)})"
+        if is_followed and not self.collects and not is_own_class(cls):
             self.name_loss(path, cls, f"{class_name(cls)}: the loop has made its class")
-        return class_name(cls) if address is None else f"{class_name(cls)} @ {address}"
+        return class_name(cls)
 
     def store(self, array: Array) -> Item:
         """Keep a copy of an array; return the item that leads to it."""

@@ -6,6 +6,7 @@ import array
 import contextlib
 import weakref
 from collections.abc import Callable
+from types import GeneratorType
 from typing import Any, Final
 
 import numpy as np
@@ -36,7 +37,11 @@ def encode_made(encoding: Encoding, number: int, value: Any, path: str) -> Node:
 
 
 def _encode_described(encoding: Encoding, value: object, path: str) -> Node | None:
-    """Encode an object by its parts; None if it cannot be made again from them."""
+    """Encode an object by its parts; None if it cannot be made again from them, or is a generator from before the loop,
+    which a resumed process has, too.
+    """
+    if type(value) is GeneratorType and (encoding.collects or encoding.baseline.has(value)):
+        return None
     described = describe(value)
     return None if described is None else Node(described[0], None, encoding.encode_all(described[1], path))
 

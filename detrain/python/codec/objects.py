@@ -29,6 +29,7 @@ from detrain.python.inspect.names import (
     find_type,
     is_findable,
     is_own_class,
+    named_fields,
     own_attributes,
     slots_of,
     stream_base,
@@ -46,7 +47,7 @@ from detrain.python.inspect.stored_attributes import program_names
 def _is_made_by_name(cls: type) -> bool:
     """Return whether a new object of a library's class can be made, and is whole then."""
     is_whole = (makes_plainly(cls) and not of_last_use(cls)) or makes(cls) is not None
-    return is_whole and find_data_class(class_name(cls), None) is cls
+    return is_whole and (find_data_class(class_name(cls), None) is cls or named_fields(cls) is not None)
 
 
 def encode_user_object(encoding: Encoding, number: int, value: Any, path: str) -> Node:

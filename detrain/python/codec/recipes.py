@@ -113,7 +113,7 @@ def describe(value: object) -> tuple[str, Parts] | None:
     if kind is None:
         return None
     if kind is _ITERATOR:
-        return _reduced(value)
+        return (_ENDED, []) if has_ended(value) else _reduced(value)
     parts = kind.parts(value)
     return None if parts is None else (kind.name, parts)
 
@@ -122,6 +122,8 @@ def make_again(name: str, parts: Parts, current: object = None) -> Any:
     """Return the object of a kind with these parts: `current` if it is that, or can become it; None if none can be
     made.
     """
+    if name == _ENDED:
+        return current if has_ended(current) else _ended_generator()
     if name in _ITERATORS:
         return _iterated(name, parts, current)
     kind = RECIPES.get(name)
@@ -580,6 +582,8 @@ _ITERATORS: Final[dict[str, Any]] = {
     },
 }
 """The makers of iterators, by the names of their kinds."""
+_ENDED: Final = "builtins.generator"
+"""The kind of a generator that has run to its end."""
 _NAMES: Final = {id(maker): name for name, maker in _ITERATORS.items()}
 _DRAWN_FROM: Final = {
     **dict.fromkeys(("builtins.enumerate", "itertools.accumulate", "itertools.cycle", "itertools.islice"), slice(0, 1)),
@@ -591,6 +595,18 @@ _DRAWN_FROM: Final = {
 """The arguments that a maker draws from: iterators that have begun, `()` for one that `zip_longest` has used up."""
 _COPYING: Final = ("dict_", "set_", "odict_")
 """Beginnings of the names of iterators that describe themselves by a copy of the items left, not by their source."""
+
+
+def has_ended(value: object) -> bool:
+    """Return whether a value is a generator that has run to its end: it yields nothing any more, whatever made it."""
+    return type(value) is types.GeneratorType and value.gi_frame is None
+
+
+def _ended_generator() -> Iterator[object]:
+    nothing: tuple[object, ...] = ()
+    made = (item for item in nothing)
+    next(made, None)
+    return made
 
 
 def _scans(value: Any) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from detrain.base.array_memory import address_of, memory_of, writing
 from detrain.base.digest import Array, digest_array
 from detrain.base.dtypes import dtype_name
+from detrain.base.losses import OF_GRAPH
 from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.encoding import Encoding
 from detrain.python.codec.kind import Form, define
@@ -25,6 +26,7 @@ def encode_shared(encoding: Encoding, value: Any, shared: SharedTensor, path: st
     """Encode a tensor that is changed in place: its memory, which others may share, and its view of that memory."""
     if encoding.collects:
         encoding.baseline.add(value, "" if encoding.is_unordered else path)
+        encoding.baseline.add_graph(value, shared.graph)
     elif shared.is_parameter and not encoding.baseline.has(value):
         encoding.made_parameters.append(value)
     number = encoding.memories.get(id(shared.memory))
@@ -37,12 +39,14 @@ def encode_shared(encoding: Encoding, value: Any, shared: SharedTensor, path: st
             encoding.spans.append(MemorySpan(start, start + size, number, path, memory=shared))
     elif not encoding.collects:
         _widen(encoding, number, shared, *shared.extent)
-    if shared.loss and not encoding.collects:
+    keeps_graph = not encoding.collects and encoding.baseline.has_graph(value, shared.graph)
+    if shared.loss and not encoding.collects and not (keeps_graph and shared.loss == OF_GRAPH):
         encoding.lost.append(f"{shown(path)} ({type_name(value)}: {shared.loss})")
     parts = [encoding.encode(part, f"{path}.grad") for part in shared.parts]
     own = encoding.encode_pairs(getattr(value, "__dict__", None) or {}, path)
     base = None if shared.base is None else encoding.encode(shared.base, f"{path}._base")
-    return Node("shared", [shared.owner, shared.form], [[number], base, *parts], own, encoding.address_of(value))
+    data = [shared.owner, shared.form, *([True] if keeps_graph else [])]
+    return Node("shared", data, [[number], base, *parts], own, encoding.address_of(value))
 
 
 def encode_memory(encoding: Encoding, shared: SharedTensor, path: str) -> Node:
@@ -161,7 +165,7 @@ def _rank(span: MemorySpan) -> int:
 
 def decode_shared(decoding: Decoding, number: int, node: Node, current: Any, path: str) -> Any:
     """Return the tensor of a node, the live one wherever there is one."""
-    (owner, form), address, (_memory, base_item, *parts) = node.data, node.there, node.items
+    (owner, form, *keeps_graph), address, (_memory, base_item, *parts) = node.data, node.there, node.items
     tensors = decoding.hooks.tensors_of(owner)
     if tensors is None:
         decoding.miss(path, f"it is a tensor of {owner}, which has not been imported")
@@ -182,8 +186,8 @@ def decode_shared(decoding: Decoding, number: int, node: Node, current: Any, pat
     if memory is ABSENT:
         return live
     try:
-        if decoding.finds_by_place and _is_as_it_was(decoding, live, form, memory):
-            tensor = live  # with its graph of gradients, which is still there
+        if (decoding.finds_by_place or keeps_graph) and _is_as_it_was(decoding, live, form, memory):
+            tensor = live  # with its graph of gradients, which is still there, or which code before the loop has made again
         else:
             tensor = tensors.put(form, memory, None if live is ABSENT else live, base)
     except ValueError as error:

@@ -27,6 +27,25 @@ _ends: tuple[object, ...] = ()
 """The number of modules at the last look, and the names of the newest ones."""
 
 
+_main: list[ModuleType] = []
+
+
+def set_main(module: ModuleType) -> None:
+    """Note the module in which the program's main file runs."""
+    _main[:] = [module]
+
+
+def main_module() -> ModuleType:
+    """Return the module in which the program's main file runs.
+
+    A library may put another one in its place (IPython's shell, which `matplotlib_inline` starts). Functions, classes
+    and names of the program are looked up in `sys.modules`, so it is put back there.
+    """
+    if _main and sys.modules.get("__main__") is not _main[0]:
+        sys.modules["__main__"] = _main[0]
+    return sys.modules["__main__"]
+
+
 def is_hidden(name: str) -> bool:
     """Return whether a name in a module belongs to Python or a notebook's kernel, and is no state of the program."""
     return (name.startswith("__") and name.endswith("__")) or is_of_kernel(name)
@@ -35,6 +54,7 @@ def is_hidden(name: str) -> bool:
 def user_modules() -> dict[str, ModuleType]:
     """Return the user's imported modules, `__main__` among them, in the order in which they were imported."""
     global _ends
+    main_module()
     ends = (len(sys.modules), *itertools.islice(reversed(sys.modules), 8))
     is_as_before, _ends = ends == _ends, ends  # compares only some names: this runs several times a step
     for name in [] if is_as_before else [name for name in list(sys.modules) if name not in _seen]:

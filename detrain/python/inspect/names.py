@@ -19,6 +19,7 @@ import gc
 import inspect
 import os
 import pathlib
+import re
 import struct
 import subprocess
 import sys
@@ -426,6 +427,37 @@ def is_frozen(cls: type) -> bool:
 def is_made_open(cls: type) -> bool:
     """Return whether a class is open, and was made while the program ran: it cannot be found by its name."""
     return is_open(cls) and find_class(class_name(cls), None) is not cls
+
+
+@by_class
+def named_fields(cls: Any) -> tuple[str, ...] | None:
+    """Return the fields of a class as `collections.namedtuple` makes it, with nothing added; None for any other."""
+    fields = vars(cls).get("_fields")
+    if cls.__bases__ != (tuple,) or type(cls) is not type or type(fields) is not tuple:
+        return None
+    plain: Any = _named_tuple(module_of(cls), cls.__name__, fields)
+    is_plain = plain is not None and vars(cls).keys() == vars(plain).keys() and not vars(cls)["_field_defaults"]
+    return fields if is_plain and getattr(cls.__new__, "__defaults__", ()) is None else None
+
+
+def named_tuple_by(text: str, known: type | None) -> type | None:
+    """Return the class of named tuples for a text, `module:name(field,field)`: the `known` one, if it has these fields,
+    or one made anew.
+    """
+    match = re.fullmatch(r"([\w.]+):(\w+)\(([\w,]*)\)", text)
+    if match is None:
+        return None
+    fields = tuple(match[3].split(",")) if match[3] else ()
+    has_these = known is not None and hasattr(known, "_fields") and named_fields(known) == fields
+    return known if has_these else _named_tuple(match[1], match[2], fields)
+
+
+@lru_cache(maxsize=_MOST_CLASSES)
+def _named_tuple(module: str, name: str, fields: tuple[str, ...]) -> type | None:
+    try:
+        return collections.namedtuple(name, fields, module=module)
+    except ValueError:
+        return None
 
 
 def _is_transparent(base: type) -> bool:

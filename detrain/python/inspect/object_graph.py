@@ -109,6 +109,8 @@ class SharedTensor(msgspec.Struct, frozen=True):
     """The tensor of which it is a view, if a write with gradients into one is computed for the other, too."""
     is_parameter: bool = False
     """Whether it has gradients and was not computed from other tensors."""
+    graph: Any = None
+    """What computed it, if gradients would go back through that; its `metadata` is a dictionary for others' marks."""
 
 
 class MemorySpan(NamedTuple):

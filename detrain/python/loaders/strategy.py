@@ -213,7 +213,8 @@ def reasons_to_load(
     lost = [loss for loss in encoded.not_captured if not loss.endswith(f"{OF_GRAPH})")]  # loading does not bring these back
     reasons = [*lost, *encoded.moved, *pool_jobs.living()]
     if _runs_code(loop, frame):
-        foreign = sorted({name for file in files for name in _foreign_modules(file)})
+        # A library that no code has imported yet, as behind `if args.amp:`, has no state.
+        foreign = sorted({name for file in files for name in _foreign_modules(file) if name in sys.modules})
         if foreign:
             reasons.append(f"the program loads batches by code of its own and imports {', '.join(foreign)}, which may keep a state")
     return reasons

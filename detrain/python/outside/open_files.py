@@ -455,7 +455,7 @@ class Files:
             elif os.path.isfile(path):
                 self._then[path] = state.size, os.path.getsize(path)
             if len(live) == 1 and state.position is not None:
-                live[0].seek(state.position)
+                _seek(live[0], path, state)
         del self._kept[:1]
         if self.versions is not None and has_contents:
             self.versions.put_back()
@@ -570,6 +570,17 @@ def _tell(file: Any) -> int | None:
         return None
 
 
+def _seek(file: Any, path: str, state: FileState) -> None:
+    """Set an open file to its position at a cut; to its end where the file has been shortened since, as its next lines
+    would come behind a gap of zero bytes.
+    """
+    is_shorter = os.path.isfile(path) and os.path.getsize(path) < min(state.size, state.position or 0)
+    if is_shorter and file.writable():
+        file.seek(0, os.SEEK_END)
+    else:
+        file.seek(state.position)
+
+
 def _keep_tail(path: str, data: bytes, kept_in: Path) -> Path:
     """Write the tail that is cut off a file beside the checkpoints, under a name that contains the file's name and
     that no other tail has.
@@ -617,6 +628,6 @@ def _set_back(path: str, size: int, kept_in: Path, when: str) -> None:
             os.truncate(path, size)
             messages.say(f"{path}: set back from {now} to {size} bytes, as {when}; the rest is in {kept}")
         elif now < size:
-            messages.warn(f"{path} has {now} bytes; it had {size} {when}")
+            messages.warn(f"{path} has {now} bytes; it had {size} {when}: it was shortened or made anew since")
     except OSError as error:
         messages.warn(f"{path} cannot be set back to {size} bytes: {error.strerror or error}")

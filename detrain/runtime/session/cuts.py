@@ -21,7 +21,7 @@ from typing import Any
 from detrain.base import messages, timing
 from detrain.base.cursor import Cut
 from detrain.base.errors import CheckpointDamaged
-from detrain.base.progress import Progress, gigabytes
+from detrain.base.progress import Progress, size_text
 from detrain.python.inspect.progress import is_standard
 from detrain.python.loaders.strategy import RunningLoop, offers_position
 from detrain.python.process.sigterm import GRACE_S
@@ -118,7 +118,7 @@ class Cuts:
     @contextlib.contextmanager
     def _opened(self, path: Path) -> Iterator[Snapshot]:
         """Open the checkpoint of a station. If it proves damaged while it is read, the process ends."""
-        reading = Progress(f"state read from {path.name}", gigabytes, path.stat().st_size if path.exists() else None)
+        reading = Progress(f"state read from {path.name}", size_text, path.stat().st_size if path.exists() else None)
         try:
             with self._parts.adapters.opened(path, reading.add) as snapshot:
                 yield snapshot

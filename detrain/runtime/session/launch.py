@@ -7,6 +7,7 @@ and its own file as under plain `python`; frames of detrain are cut from traceba
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib.machinery
 import importlib.util
 import io
@@ -38,6 +39,7 @@ from detrain.instrument.value_probes import BEGUN, FETCH, PASS_ON, YIELD
 from detrain.python.inspect import function_source
 from detrain.python.inspect.frames import adopt, is_user_file, outwards, set_program
 from detrain.python.inspect.live_names import codes_in
+from detrain.python.inspect.named import set_main
 from detrain.python.outside.clock_and_entropy import fix_listings
 from detrain.python.process import library_random
 from detrain.python.process.library_random import LibraryStreams
@@ -107,6 +109,7 @@ def settle(config: Config) -> tuple[Session | None, TracedRun | None]:
 
 def _run(config: Config) -> None:
     if config.is_module:
+        _note_main()
         runpy.run_module(config.target, run_name="__main__", alter_sys=True)
     else:
         _run_file(config)
@@ -130,6 +133,19 @@ def _run_traced(config: Config, traced: TracedRun) -> None:
         probes.fail(nothing)
 
 
+def _note_main() -> None:
+    """Have the module noted that `runpy` makes for the program."""
+    owner: Any = runpy
+    run_code = owner._run_code
+
+    def noting(code: types.CodeType, run_globals: dict[str, object], *arguments: Any) -> object:
+        owner._run_code = run_code
+        set_main(sys.modules["__main__"])
+        return run_code(code, run_globals, *arguments)
+
+    owner._run_code = noting
+
+
 def _run_file(config: Config) -> None:
     """Run a file as `__main__`."""
     path = config.target
@@ -142,6 +158,7 @@ def _run_file(config: Config) -> None:
         __loader__=importlib.machinery.SourceFileLoader("__main__", path),
     )
     sys.modules["__main__"] = main_module
+    set_main(main_module)
     exec(_compile(config, path, Path(path).read_bytes()), vars(main_module))
 
 
@@ -224,10 +241,13 @@ def _show_at_once(show: Callable[[], None]) -> None:
 
 
 def _without(trace: types.TracebackType | None, hidden: tuple[str, ...]) -> types.TracebackType | None:
-    """Return a traceback without the frames of the hidden files."""
+    """Return a traceback without the frames of the hidden files, and those of `contextlib` that they call."""
     kept = []
+    is_hidden = False
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(hidden):
+        file = trace.tb_frame.f_code.co_filename
+        is_hidden = file.startswith(hidden) or (is_hidden and file == contextlib.__file__)
+        if not is_hidden:
             kept.append(trace)
         trace = trace.tb_next
     for earlier, later in zip(kept, [*kept[1:], None], strict=False):

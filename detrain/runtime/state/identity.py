@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -14,7 +13,7 @@ from detrain.base.added_statements import added_before, as_it_was
 from detrain.base.byte_digests import digest_source
 from detrain.base.compiled_sources import is_executed, parse, parts, source_of
 from detrain.base.errors import Diverged, EnvironmentChanged
-from detrain.python.inspect.named import user_modules
+from detrain.python.inspect.named import main_module, user_modules
 from detrain.store import Meta
 
 _CONTENT: Final = "the content of "
@@ -52,7 +51,7 @@ class Identity:
     def files(self) -> dict[str, tuple[str, bytes]]:
         """Return the digest and the bytes of each source file of the program, as executed, by its relative path."""
         files = [module.__file__ or "" for module in user_modules().values()]
-        main = getattr(sys.modules["__main__"], "__file__", None)
+        main = getattr(main_module(), "__file__", None)
         base = os.path.dirname(os.path.realpath(main)) if main else os.getcwd()
         found = {}
         for file in dict.fromkeys([*files, *filter(is_executed, self._probed)]):

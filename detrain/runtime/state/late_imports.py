@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from detrain.base.source_files import sources
+from detrain.python.inspect.named import main_module
 
 
 class LateModules:
@@ -50,7 +51,7 @@ def _module(name: str) -> str:
 
 def _wanted(names: Iterable[str]) -> Iterator[str]:
     """Yield the modules of the names that the program's source asks for."""
-    imported, words = _asked_for(getattr(sys.modules["__main__"], "__file__", None))
+    imported, words = _asked_for(getattr(main_module(), "__file__", None))
     packages = {name.partition(".")[0] for name in imported}
     for name in names:
         module, _, cls = name.partition(":")
