@@ -68,7 +68,7 @@ def test_other_settings_are_refused_and_the_first_ones_go_on(
     (tmp_path / name).write_text(first)
     resumed = server.detrain("run", "program.py", cwd=tmp_path).ok()
 
-    assert_refused(refused, EnvironmentChanged, f"the content of {name} was", "--allow-environment")
+    assert_refused(refused, EnvironmentChanged, f"{name} has changed since the run began", "--allow-environment")
     assert resumed.out == whole.out
 
 

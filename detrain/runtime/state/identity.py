@@ -79,15 +79,22 @@ class Identity:
     def check(self, meta: Meta) -> None:
         """Raise EnvironmentChanged if a checkpoint is from another environment, Diverged if it is from other source."""
         now = self.environment()
+        differing = {name: value for name, value in meta.environment.items() if now.get(name) != value}
+        settings = [name.removeprefix(_CONTENT) for name in differing if name.startswith(_CONTENT) and name in now]
         changed = [
             f"{name} was {value!r}, is {now.get(name, 'not there')!r}"
-            for name, value in meta.environment.items()
-            if now.get(name, value if name.startswith(_CONTENT) else None) != value
+            for name, value in differing.items()
+            if not name.startswith(_CONTENT)
         ]
         if changed and not self._may_differ:
             raise EnvironmentChanged(
                 f"the environment differs from the checkpoint's: {'; '.join(changed)}",
                 "resume where it is the same, or go on, perhaps with other bits, with --allow-environment",
+            )
+        if settings and not self._may_differ:
+            raise EnvironmentChanged(
+                f"{', '.join(settings)} has changed since the run began, and code before the loop reads it",
+                "bring it back, or start anew with --fresh; with --allow-environment the run goes on with its first settings",
             )
         sources = self.sources()
         edited = sorted(name for name, digest in meta.sources.items() if sources.get(name, digest) != digest)
