@@ -30,6 +30,8 @@ for epoch in range(4):
         optimizer.zero_grad()
         model(x + torch.randn(8, 16)).pow(2).mean().backward()
         optimizer.step()
+        while os.environ.get("DIE_AT") == f"{epoch}:{batch}" and sum(each.endswith(".h5") for each in os.listdir("ckpt")) < epoch:
+            pass  # a thread writes the newest checkpoint
         die(f"{epoch}:{batch}")
 print(hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in model.parameters())).hexdigest())
 """)
