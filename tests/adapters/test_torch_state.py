@@ -165,7 +165,7 @@ def test_a_baseline_keeps_no_graph_alive() -> None:
     """Behind the result of a forward pass before the loop there may be all activations."""
     weight = torch.ones(2, requires_grad=True)
     value = weight.exp()
-    kept = SimpleNamespace()
+    kept = torch.nn.Identity()
     value.grad_fn.metadata["kept"], saved = kept, weakref.ref(kept)
     baseline = Baseline()
     baseline.add(value, "value")
