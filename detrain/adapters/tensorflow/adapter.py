@@ -52,6 +52,7 @@ from detrain.base.in_place import in_place_of
 from detrain.base.options import Mode
 from detrain.python.inspect.frames import user_frames
 from detrain.python.inspect.hooks import LoaderPositions
+from detrain.python.inspect.tracing import add_test
 from detrain.python.process.random_streams import Streams
 
 _FLOAT: Final = "float"
@@ -80,6 +81,7 @@ class TensorFlow(Adapter):
 
     def __init__(self, settings: Settings, streams: Streams) -> None:
         hide_own_frames()
+        add_test(lambda: not context.executing_eagerly())
         self._births = births = Births()
         self._building = building = Building(streams)
         building.unchanged = settings.unchanged

@@ -364,8 +364,12 @@ class Session:
         if self.position.is_in_body and not self._is_confirmed:
             self._is_confirmed = True
             self.parts.confirmation.in_body()
-        elif not self.position.is_in_phase:
-            self.parts.confirmation.outside(what)
+        elif not self.position.is_in_phase or self._has_run_an_epoch_without_batches:
+            self.parts.confirmation.outside(what, is_in_epoch=self.position.is_in_phase)
+
+    @property
+    def _has_run_an_epoch_without_batches(self) -> bool:
+        return self.position.epoch > 0 and not self.position.batches_done and not self.position.is_in_body
 
     @property
     def expects_updates(self) -> bool:
