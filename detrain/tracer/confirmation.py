@@ -48,7 +48,8 @@ class Confirmation:
         self._is_in_epoch = False
         self.is_restart = os.environ.pop(_RESTARTED, "") != ""
         """Whether this process was started again, with probes in the loops where the one before it saw updates."""
-        self._may_start_again = not self.is_restart and not config.stations and bool(config.command)
+        self.may_start_again = not self.is_restart and not config.stations and bool(config.command)
+        """Whether the program may still be started again, with probes in other loops."""
 
     def set_structure(self, structure: Structure) -> None:
         """Take the loops that carry probes now, as another cell of a notebook is about to run."""
@@ -56,7 +57,7 @@ class Confirmation:
 
     def in_body(self) -> None:
         """Write the structure down, as a body of a loop with probes updates weights for the first time."""
-        self._may_start_again = False
+        self.may_start_again = False
         if not self._config.info or not self._structure.nests:
             return
         observer = UpdateObserver(lambda _observer: None)
@@ -97,7 +98,7 @@ class Confirmation:
         left = tuple(nest for nest in nests if nest.epoch_loop is None or _key(nest.epoch_loop) not in known)
         seen = observer.outcome(msgspec.structs.replace(self._structure, nests=left), has_ended=False).structure
         first = next((f"{Path(nest.batch_loop.file).name}:{nest.batch_loop.line}" for nest in seen.nests), "")
-        if not self._may_start_again or not first or self._has_checkpoint():
+        if not self.may_start_again or not first or self._has_checkpoint():
             if not self._is_in_epoch:
                 lost = "which has no probes: a kill there goes back to before it"
                 messages.warn(f"weights are updated in the loop at {first}, {lost}")

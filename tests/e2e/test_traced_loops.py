@@ -94,6 +94,15 @@ STEPS_OF_JAX = {
     "two at once": "step = of_two",
     "a gradient through the loop": "step = through_the_turns",
     "a generator of the program": "step = jax.jit(over_chunks)",
+    "a decorator with a name of its own": """
+compiled = partial(jax.jit, static_argnums=())
+@compiled
+def step(params, state, rows):
+    for turn in range(3):
+        updates, state = optimizer.update(jax.grad(loss)(params, rows[turn]), state)
+        params = optax.apply_updates(params, updates)
+    return params, state
+""",
 }
 LOOP_OF_JAX = """
 for batch in range(12):
