@@ -2,7 +2,8 @@
 run confirms them.
 
 If the run updates weights in other loops before it reaches a loop with probes, detrain writes these loops down and
-starts the program again. Later, or once there is a checkpoint, it can only warn, as checkpoints count the loops with
+starts the program again. So it does if a loop over epochs itself updates, as the batch loop in it is one that a
+framework traces. Later, or once there is a checkpoint, it can only warn, as checkpoints count the loops with
 probes.
 """
 
@@ -19,12 +20,13 @@ import msgspec
 from detrain.base import messages
 from detrain.base.compiled_sources import tree_of
 from detrain.base.config import Config
-from detrain.base.structure import Structure, loop_nodes, write_info
+from detrain.base.structure import Loop, Structure, loop_nodes, write_info
 from detrain.python.inspect.frames import is_user_file, outwards
 from detrain.python.inspect.named import main_module
 from detrain.python.inspect.names import FRAMEWORKS
 from detrain.python.outside.clock_and_entropy import now
 from detrain.python.process import children
+from detrain.tracer.inference import LoopKey
 from detrain.tracer.observer import UpdateObserver
 
 _RESTARTED: Final = "DETRAIN_RESTARTED"
@@ -44,9 +46,11 @@ class Confirmation:
         self._structure = config.structure or Structure((), "")
         self._stray: UpdateObserver | None = None
         self._stray_updates = 0
+        self._is_in_epoch = False
         self.is_restart = os.environ.pop(_RESTARTED, "") != ""
         """Whether this process was started again, with probes in the loops where the one before it saw updates."""
-        self._may_start_again = not self.is_restart and not config.stations and bool(config.command)
+        self.may_start_again = not self.is_restart and not config.stations and bool(config.command)
+        """Whether the program may still be started again, with probes in other loops."""
 
     def set_structure(self, structure: Structure) -> None:
         """Take the loops that carry probes now, as another cell of a notebook is about to run."""
@@ -54,7 +58,7 @@ class Confirmation:
 
     def in_body(self) -> None:
         """Write the structure down, as a body of a loop with probes updates weights for the first time."""
-        self._may_start_again = False
+        self.may_start_again = False
         if not self._config.info or not self._structure.nests:
             return
         observer = UpdateObserver(lambda _observer: None)
@@ -68,8 +72,9 @@ class Confirmation:
         )
         self._write(msgspec.structs.replace(self._structure, nests=nests, source="static analysis, confirmed by a run"))
 
-    def outside(self, what: int) -> None:
-        """Note an update of weights outside of all loops with probes."""
+    def outside(self, what: int, *, is_in_epoch: bool = False) -> None:
+        """Note an update of weights outside of all loops with probes, or in an epoch loop without a batch so far."""
+        self._is_in_epoch = is_in_epoch
         if self._stray is None:
             self._stray, self._began_at = UpdateObserver(self._look), now()
         self._stray.on_update(what)
@@ -82,18 +87,27 @@ class Confirmation:
             )
 
     def _look(self, observer: UpdateObserver) -> None:
-        probed = {(loop.file, loop.line) for nest in self._structure.nests for loop in (nest.batch_loop, nest.epoch_loop) if loop}
-        if not observer.knows_batch_loop or observer.loops & probed:
+        if not observer.knows_batch_loop:
+            return
+        nests = self._structure.nests
+        epochs = {_key(nest.epoch_loop) for nest in nests if nest.epoch_loop is not None}
+        batches = {_key(nest.batch_loop) for nest in nests}
+        known = observer.batch_loops & epochs if self._is_in_epoch else set[LoopKey]()
+        if observer.loops & (batches | epochs - known) or (self._is_in_epoch and not known):
             return
         observer.stop()
-        seen = observer.outcome(self._structure, has_ended=False).structure
+        left = tuple(nest for nest in nests if nest.epoch_loop is None or _key(nest.epoch_loop) not in known)
+        seen = observer.outcome(msgspec.structs.replace(self._structure, nests=left), has_ended=False).structure
         first = next((f"{Path(nest.batch_loop.file).name}:{nest.batch_loop.line}" for nest in seen.nests), "")
-        if not self._may_start_again or not first or self._has_checkpoint():
-            messages.warn(f"weights are updated in the loop at {first}, which has no probes: a kill there goes back to before it")
+        if not self.may_start_again or not first or self._has_checkpoint():
+            if not self._is_in_epoch:
+                lost = "which has no probes: a kill there goes back to before it"
+                messages.warn(f"weights are updated in the loop at {first}, {lost}")
             return
         home = Path(self._config.home) if self._config.ranks is None else Path(self._config.home).parent
         self._write(seen, Path(self._config.info or home / "inst.info"))
-        messages.say(f"weights are updated in the loop at {first}, not found by static analysis: starting again with probes there")
+        why = "whose inner loop is traced" if self._is_in_epoch else "not found by static analysis"
+        messages.say(f"weights are updated in the loop at {first}, {why}: starting again with probes there")
         self._begin(self._began_at)
         os.environ[_RESTARTED] = "1"
         children.start_again(self._config.command)
@@ -107,6 +121,10 @@ class Confirmation:
             write_info(msgspec.structs.replace(structure, program=self._config.program, base=str(base)), path, base)
         except OSError as error:
             messages.warn(f"cannot write {str(path)!r}: {error.strerror or error}")
+
+
+def _key(loop: Loop) -> LoopKey:
+    return loop.file, loop.line
 
 
 def _library_loop() -> str:

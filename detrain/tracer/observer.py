@@ -15,13 +15,14 @@ from typing import Any, Final
 
 import msgspec
 
-from detrain.base.framework_names import runs_training
+from detrain.base.framework_names import MODULES, runs_training
 from detrain.base.structure import AnyLoop, FitCall, Loop, Nest, Structure
 from detrain.instrument.find_loops import epoch_loop_among, observed_nest
 from detrain.instrument.fit_calls import described
 from detrain.instrument.loop_positions import SourcePosition, body_lines, position, read_source, real_path
 from detrain.instrument.syntax import counting_names
 from detrain.python.inspect.frames import is_user_file, names_of, outwards
+from detrain.python.inspect.tracing import is_traced
 from detrain.tracer.dataset_sizes import sizes_in
 from detrain.tracer.events import LoopLines, MarkWatcher, loop_watcher
 from detrain.tracer.inference import Inference, LoopKey, Phase, nested
@@ -158,6 +159,7 @@ class UpdateObserver:
             return
         frames: list[FrameType] = []
         marks: list[_Mark] = []
+        has_tracer = is_traced()
         for depth, frame in enumerate(outwards(sys._getframe(_ABOVE))):
             code = frame.f_code
             kind = self._kinds.get(id(code)) or self._kind(code)
@@ -166,6 +168,8 @@ class UpdateObserver:
             elif kind is _FIT:
                 self._note_fit(frame)
                 return
+            elif has_tracer and str(frame.f_globals.get("__name__")).partition(".")[0] in MODULES:
+                frames.clear()  # it traces or transforms their code: loops there are a part of the step
             if kind is _USERS or kind is _ENTRY:
                 marks.append((depth, code, frame.f_lasti))
             if kind is _ENTRY:
@@ -224,6 +228,11 @@ class UpdateObserver:
     def knows_batch_loop(self) -> bool:
         """Whether one loop has been seen to update repeatedly."""
         return self._inference.knows_batch_loop()
+
+    @property
+    def batch_loops(self) -> set[LoopKey]:
+        """The loops that are batch loops, as far as updates have shown."""
+        return {phase.batch for phase in self._inference.phases()}
 
     @property
     def has_only_fit(self) -> bool:

@@ -14,8 +14,8 @@ from typing import Final, NoReturn
 import jax
 
 from detrain.adapters.api import Adapter, Settings
+from detrain.adapters.jax import private_names, shardings
 from detrain.adapters.jax import settings as flags
-from detrain.adapters.jax import shardings
 from detrain.adapters.jax.faults.instruments import JaxInstruments
 from detrain.adapters.jax.guard import AdamDecays, JaxNorms, JaxRollback
 from detrain.adapters.jax.leaves import NAME, JaxLeaves, JaxRules
@@ -26,6 +26,7 @@ from detrain.adapters.jax.updates import JaxUpdates
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
 from detrain.base.options import Mode
+from detrain.python.inspect.tracing import add_test
 from detrain.python.process.random_streams import Streams
 
 _OPTIMIZERS: Final = {"optax": ("_src.update",), "equinox": ("_update",)}
@@ -39,6 +40,7 @@ class Jax(Adapter):
 
     def __init__(self, settings: Settings, _streams: Streams) -> None:
         self._settings = settings
+        add_test(private_names.is_traced)
         self.rules = JaxRules()
         self._processes = JaxProcesses(settings)
         self._meshes: str | None = None

@@ -42,6 +42,7 @@ Var: Final = _found(core, "Var", "names the values of functions")
 """The class of a jaxpr's variables, for making new ones."""
 _flat_trees: Final[Any] = importlib.import_module(_FLAT_TREES) if importlib.util.find_spec(_FLAT_TREES) else None
 """The module that describes the inputs and outputs of a `scan`, from JAX 0.11 on."""
+_is_clean: Final = _found(core, "trace_state_clean", "traces functions")
 UNSPECIFIED: Final = _found(sharding_impls, "UNSPECIFIED", "says what is on which device")
 """A sharding that the compiler chooses."""
 
@@ -100,6 +101,11 @@ def wider_scan(params: Mapping[str, Any], count: int) -> dict[str, Any]:
 def mesh_that_is_set() -> Any:
     """Return the mesh that `jax.set_mesh` has set; an empty one where there is none."""
     return get_concrete_mesh()
+
+
+def is_traced() -> bool:
+    """Return whether a function is being traced or transformed (`jit`, `grad`, `vmap`, …) on this thread."""
+    return not _is_clean()
 
 
 def transformations() -> str:

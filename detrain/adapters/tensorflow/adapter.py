@@ -20,6 +20,7 @@ import msgspec
 import tensorflow as tf
 from tensorflow.python.distribute.distribute_lib import StrategyBase
 from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
 from tensorflow.python.ops import data_flow_ops, gen_logging_ops
 
 from detrain.adapters.api import Adapter, Settings
@@ -52,6 +53,7 @@ from detrain.base.in_place import in_place_of
 from detrain.base.options import Mode
 from detrain.python.inspect.frames import user_frames
 from detrain.python.inspect.hooks import LoaderPositions
+from detrain.python.inspect.tracing import add_test
 from detrain.python.process.random_streams import Streams
 
 _FLOAT: Final = "float"
@@ -80,6 +82,7 @@ class TensorFlow(Adapter):
 
     def __init__(self, settings: Settings, streams: Streams) -> None:
         hide_own_frames()
+        add_test(ops.inside_function)
         self._births = births = Births()
         self._building = building = Building(streams)
         building.unchanged = settings.unchanged

@@ -38,14 +38,24 @@ from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
 from detrain.base.in_place import in_place_of
 from detrain.base.options import Mode
+from detrain.python.inspect.tracing import add_test
 from detrain.python.process.random_streams import Streams
 
 if TYPE_CHECKING:
     from detrain.adapters.torch.faults.instruments import TorchInstruments
 
+_compiler: Final[Callable[[], object]] = torch._C._dynamo.eval_frame.get_eval_frame_callback
+_transformation: Final[Callable[[], object]] = torch._C._functorch.peek_interpreter_stack
 _SERIALIZE: Final = "serialize_file"
 """The function by which the modules of safetensors write a file."""
 _SAFETENSORS: Final = ("safetensors.torch", "safetensors.numpy")
+
+
+def _is_inside() -> bool:
+    """Return whether code runs inside of a call of a compiled function, between two of its graphs, or of
+    `torch.func.grad`, `vmap` or their like.
+    """
+    return _compiler() is not None or _transformation() is not None
 
 
 class Torch(Adapter):
@@ -57,6 +67,8 @@ class Torch(Adapter):
 
     def __init__(self, settings: Settings, _streams: Streams) -> None:
         self._settings = settings
+        add_test(torch.compiler.is_compiling, is_first=True)
+        add_test(_is_inside)
         flags.fix(settings.seed, settings.threads)
         watch_seeds()
         self.devices = TorchDevices()

@@ -15,6 +15,9 @@ True.
 epochs when a run resumes (without it the epochs' code outside of batch bodies runs again), and `batch_loop` sees the
 end of a body before the next load, so that a loader which draws from the same random stream as the body comes back
 exactly.
+
+While a framework traces or compiles a function (JAX, `tf.function`, TorchDynamo), the probes in it do nothing, and the
+wrappers return what they are given: such a loop is a part of one step, and its values cannot be saved.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from detrain.base.cursor import FETCHED_IN_BODY, NOTHING
 from detrain.base.errors import DetrainError, Diverged, UsageError
 from detrain.python.inspect.frames import is_second_call, names_of
 from detrain.python.inspect.progress import PassedOn
+from detrain.python.inspect.tracing import is_traced
 from detrain.python.loaders.shown_loads import ShownLoads, shown_loads
 from detrain.python.loaders.strategy import WhileLoop
 
@@ -132,11 +136,16 @@ def fail(error: DetrainError) -> NoReturn:
     os._exit(error.exit_code)
 
 
-class epoch_loop(Generic[T]):
+def epoch_loop(iterable: Iterable[T]) -> Iterable[T]:
     """Wrap the iterable of an epoch loop.
 
     A resumed run passes over the epochs before its checkpoint without entering them.
     """
+    return iterable if is_traced() else EpochLoop(iterable)
+
+
+class EpochLoop(Generic[T]):
+    """The iterator that `epoch_loop` returns."""
 
     def __init__(self, iterable: Iterable[T]) -> None:
         self._iterable = iterable
@@ -211,7 +220,7 @@ def _ended_early(count: int, expected: int) -> None:
 
 def record_phase() -> None:
     """Mark that a `while` loop over epochs is about to be entered, or one over batches without epochs."""
-    if _is_nested(sys._getframe(1)):
+    if is_traced() or _is_nested(sys._getframe(1)):
         return
     _loops.is_while, _loops.hand_frame = True, 0
     _end_while()
@@ -219,6 +228,8 @@ def record_phase() -> None:
 
 def record_end() -> None:
     """Mark that such a loop was left, but not by `return`: a resumed run may run the code behind it again."""
+    if is_traced():
+        return
     session, frame = _session, sys._getframe(1)
     if session is None or _is_nested(frame):
         return
@@ -242,6 +253,8 @@ def _end_while() -> None:
 
 def record_epoch(epoch: object = None) -> None:
     """Mark the start of an epoch. `epoch` is the program's own number, used only to tell one phase from the next."""
+    if is_traced():
+        return
     session = _session
     frame = sys._getframe(1)
     if session is None or _is_nested(frame):
@@ -282,11 +295,16 @@ def _is_failing(frame: FrameType) -> bool:
     return not name.startswith(("POP_", "FOR_ITER", "END_FOR", "RETURN_"))
 
 
-class batch_loop(Generic[T]):
+def batch_loop(iterable: Iterable[T], *names: str) -> Iterable[T]:
     """Wrap the iterable of a batch loop.
 
     `names` are those that a load statement in the body binds before `record_batch`.
     """
+    return iterable if is_traced() else BatchLoop(iterable, *names)
+
+
+class BatchLoop(Generic[T]):
+    """The iterator that `batch_loop` returns."""
 
     is_fetched_in_body = False
 
@@ -362,7 +380,7 @@ class batch_loop(Generic[T]):
             _guarded(session.end_phase, _left(sys._getframe(1), self._code))
 
 
-class fetch_loop(batch_loop[T]):
+class fetch_loop(BatchLoop[T]):
     """Wrap the iterable of a batch loop with bodies that load their batches themselves (`Model.fit`)."""
 
     is_fetched_in_body = True
@@ -448,21 +466,21 @@ def load_again(epoch: int, batch: int, load: Callable[[], None]) -> None:
 
 def note_yield(value: T) -> T:
     """Note that a generator of the program is about to yield a value; return the value."""
-    if _session is not None:
+    if not is_traced() and _session is not None:
         _guarded(_session.recorder.pulls.note, id(sys._getframe(1)), value)
     return value
 
 
 def begin_yield(value: T | None = None) -> T | None:
     """Note that a generator of the program is asked for its next value; return `value`, from its first statement."""
-    if _session is not None:
+    if not is_traced() and _session is not None:
         _guarded(_session.recorder.pulls.begin, id(sys._getframe(1)))
     return value
 
 
 def pass_on(values: Iterable[object]) -> Iterable[object]:
     """Return an iterator over the values that a generator of the program passes on, which notes each of them."""
-    if _session is None:
+    if is_traced() or _session is None:
         return values
     pulls, frame = _session.recorder.pulls, id(sys._getframe(1))
     return PassedOn(
@@ -475,13 +493,15 @@ def pass_on(values: Iterable[object]) -> Iterable[object]:
 
 def note_fetch(value: T) -> T:
     """Note the value that an update's line has loaded to train on; return the value."""
-    if _session is not None:
+    if not is_traced() and _session is not None:
         _guarded(_session.recorder.note_fetch, value)
     return value
 
 
 def record_load(*names: str) -> None:
     """Mark the top of a `while` loop over batches, before the load; `names`: the names that the load binds."""
+    if is_traced():
+        return
     session = _session
     if session is not None and not _is_nested(sys._getframe(1)):
         frame, is_alone = sys._getframe(1), not session.position.is_in_phase
@@ -497,6 +517,8 @@ def record_batch(batch: object = None) -> bool:
 
     `batch` is the program's own number and for the reader only; batches are counted from 0 in each epoch.
     """
+    if is_traced():
+        return True
     session, frame = _session, sys._getframe(1)
     return session is None or _is_nested(frame) or _guarded(_record_batch, session, frame)
 

@@ -31,6 +31,10 @@ _LOOKS: Final = 4
 """At the first so many batches of a loop's first epoch the session looks which numbers of libraries change."""
 
 
+_TURNS: Final = 4
+"""In the first so many turns of an epoch loop without batches the session waits for the updates that tell its kind."""
+
+
 class Session:
     """The state of detrain in the user's process, one a process."""
 
@@ -117,7 +121,7 @@ class Session:
         if not self.plan.is_resuming:
             for observer in parts.observers:
                 observer.begin_epoch(position.cursor("epoch"))
-        if cuts.arrive("epoch", frame) or self.plan.is_resuming or epoch == 0:
+        if cuts.arrive("epoch", frame) or self.plan.is_resuming or epoch == 0 or self._may_be_a_batch_loop:
             return
         if parts.checkpointer.is_due_at_epoch(last_took) or parts.termination.is_requested:
             cuts.save("epoch", frame)
@@ -364,8 +368,18 @@ class Session:
         if self.position.is_in_body and not self._is_confirmed:
             self._is_confirmed = True
             self.parts.confirmation.in_body()
-        elif not self.position.is_in_phase:
-            self.parts.confirmation.outside(what)
+        elif not self.position.is_in_phase or self._has_run_an_epoch_without_batches:
+            self.parts.confirmation.outside(what, is_in_epoch=self.position.is_in_phase)
+
+    @property
+    def _may_be_a_batch_loop(self) -> bool:
+        """Whether the next updates may show that the epoch loop is a batch loop, as long as no checkpoint counts it."""
+        is_early = self.position.epoch < _TURNS and not self._is_by_epoch and self.parts.confirmation.may_start_again
+        return is_early and self._has_run_an_epoch_without_batches
+
+    @property
+    def _has_run_an_epoch_without_batches(self) -> bool:
+        return self.position.epoch > 0 and not self.position.batches_done and not self.position.is_in_body
 
     @property
     def expects_updates(self) -> bool:
