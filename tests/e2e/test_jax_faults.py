@@ -288,8 +288,12 @@ def test_a_step_that_is_not_compiled_is_refused_and_one_whose_loss_is_has_both_p
     (tmp_path / "program.py").write_text(EAGER.replace("JIT", "jax.jit"))
     off = detrain("sites", "--ckpt", "off", "program.py", cwd=tmp_path, JAX_DISABLE_JIT="1")
     compiled = detrain("sites", "--json", "program.py", cwd=tmp_path)
+    helped = EAGER.replace("JIT", "").replace("- 0.1 * grads", "- jax.jit(lambda each: 0.1 * each)(grads)")
+    (tmp_path / "helped.py").write_text(helped)
+    helper = detrain("sites", "helped.py", cwd=tmp_path)
 
-    assert (eager.status, off.status) == (82, 82)
+    assert (eager.status, off.status, helper.status) == (82, 82, 82)
+    assert "JAX computes this step op by op (its gradient is taken outside of functions under `jax.jit`)" in helper.err
     assert "JAX computes this step op by op (the program calls no function under `jax.jit` in it)" in eager.err
     assert "JAX computes this step op by op (jax_disable_jit is on)" in off.err
     assert {site["stage"] for site in json.loads(compiled.out)} == {"forward", "backward"}

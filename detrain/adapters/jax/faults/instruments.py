@@ -194,15 +194,23 @@ class JaxInstruments(Instruments):
         return found
 
     def sites(self) -> list[Site]:
-        """Return the sites of the step that has ended. Raises FaultInvalid if it called no compiled function."""
+        """Return the sites of the step that has ended. Raises FaultInvalid if it is not compiled: if it called no
+        compiled function, or takes its gradient outside of these.
+        """
         called = self._functions.called()
-        if not called:
-            how = "jax_disable_jit is on" if jax.config.jax_disable_jit else "the program calls no function under `jax.jit` in it"
+        found = sites_of(called, self.losses.weights_of)
+        is_eager = self.losses.takes_eagerly and self._passes is None and all(site.stage != "backward" for site in found)
+        if not called or is_eager:
+            how = "the program calls no function under `jax.jit` in it"
+            if jax.config.jax_disable_jit:
+                how = "jax_disable_jit is on"
+            elif called:
+                how = "its gradient is taken outside of functions under `jax.jit`"
             raise FaultInvalid(
                 f"JAX computes this step op by op ({how}): there is no jaxpr of it whose equations could be hit",
                 "put what the step computes into a function under `jax.jit`, and call that, not what `lower().compile()` gives",
             )
-        return sites_of(called, self.losses.weights_of)
+        return found
 
 
 def _shown(equation: JaxprEqn) -> str:

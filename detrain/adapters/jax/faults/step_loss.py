@@ -34,6 +34,8 @@ class JaxLosses:
         """By the identity of a function: which of its outputs are losses, and which of its inputs are weights."""
         self._taken: dict[int, Any] | None = None
         """Arrays that gradients were taken of since `begin`, by identity; None: they are not noted."""
+        self.takes_eagerly = False
+        """Whether a gradient was taken outside of compiled functions."""
 
     def begin(self) -> None:
         """Note from here on which arrays gradients are taken of."""
@@ -53,8 +55,10 @@ class JaxLosses:
                     variables[id(variable)] = variable
                 elif isinstance(each, jax.Array) and variables is self._traced:
                     self._add(each)
-                elif isinstance(each, jax.Array) and self._taken is not None:
-                    self._taken[id(each)] = each
+                elif isinstance(each, jax.Array):
+                    self.takes_eagerly = True
+                    if self._taken is not None:
+                        self._taken[id(each)] = each
 
     def hear(self, function: Function, inputs: Sequence[Any], outputs: list[Any]) -> None:
         """Note the losses and the weights of a compiled function that has been called."""
