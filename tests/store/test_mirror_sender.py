@@ -275,7 +275,7 @@ def test_a_sender_whose_run_is_killed_ends_though_its_server_does_not_answer(
     run.kill()
     run.wait()
 
-    sends.join(15)
+    sends.join(60)
     assert not sends.is_alive()
     silent.stop()
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{s3_server.port}")
