@@ -49,7 +49,9 @@ def test_one_below_the_folder_is_written(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_connection_is_again_one_to_the_database_below_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By whatever its rows are made, wherever the folder lies now, and to no other file."""
+    """By whatever its rows are made, wherever the folder lies now. To another file it only reads: data sets that open
+    theirs with the first item came back no more.
+    """
     (tmp_path / "old").mkdir()
     monkeypatch.chdir(tmp_path / "old")
     with closing(sqlite3.connect("rows.db")) as table:
@@ -60,6 +62,7 @@ def test_a_connection_is_again_one_to_the_database_below_the_folder(tmp_path: Pa
         assert described[1][0] == "rows.db"
         table.execute("insert into t values (1)")
         assert describe(table) is None  # inside a transaction
+        table.commit()
     with closing(sqlite3.connect(":memory:")) as table:
         assert describe(table) is None
     shutil.copytree(tmp_path / "old", tmp_path / "new")
@@ -68,6 +71,10 @@ def test_a_connection_is_again_one_to_the_database_below_the_folder(tmp_path: Pa
         assert make_again(*described, live) is live
         assert live.row_factory is made.row_factory is described[1][2]
         assert [database_of(each) for each in (live, made)] == [str(tmp_path / "new" / "rows.db")] * 2
-    for path in (str(tmp_path / "old" / "rows.db"), "../old/rows.db", "none.db"):
-        assert make_again(described[0], [path, *described[1][1:]], None) is None
+    for path in (str(tmp_path / "old" / "rows.db"), "../old/rows.db"):
+        with closing(make_again(described[0], [path, *described[1][1:]], None)) as other:
+            assert other.execute("select * from t").fetchall() == [{"row": (1,)}]
+            with pytest.raises(sqlite3.OperationalError, match="readonly"):
+                other.execute("insert into t values (2)")
+    assert make_again(described[0], ["none.db", *described[1][1:]], None) is None
     assert not os.path.exists("none.db")

@@ -361,14 +361,19 @@ def _connected(table: sqlite3.Connection) -> Parts | None:
 
 
 def _reconnected(live: sqlite3.Connection | None, path: str, isolation: Any, rows: Any, texts: Any) -> sqlite3.Connection | None:
-    """Return the live connection if it is to this database, else a new one if the database is there and below the
-    current folder: a checkpoint must not decide where to write.
+    """Return the live connection if it is to this database, else a new one if the database is there. Elsewhere than
+    below the current folder that one only reads: a checkpoint must not decide where to write.
     """
     known = None if live is None else _connected(live)
     if live is None or known is None or known[0] != path:
-        if os.path.isabs(path) or os.pardir in path.split(os.sep) or not os.path.isfile(path):
+        if not os.path.isfile(path):
             return None
-        live = sqlite3.connect(path)
+        is_elsewhere = os.path.isabs(path) or os.pardir in path.split(os.sep)
+        live = (
+            sqlite3.connect(f"{pathlib.Path(path).absolute().as_uri()}?mode=ro", uri=True)
+            if is_elsewhere
+            else sqlite3.connect(path)
+        )
     live.isolation_level, live.row_factory, live.text_factory = isolation, rows, texts
     return live
 
