@@ -85,3 +85,15 @@ def test_what_the_run_has_written_itself_is_as_it_was(during: str, at: str, serv
 
     assert resumed.out == whole.out
     assert (tmp_path / "killed" / "past.json").read_bytes() == (tmp_path / "whole" / "past.json").read_bytes()
+
+
+def test_a_file_that_code_before_the_loop_reads_and_writes_is_no_settings(server: Server, tmp_path: Path) -> None:
+    begins = 'count = json.load(open("starts.json"))\njson.dump(count + 1, open("starts.json", "w"))\n'
+    (tmp_path / "program.py").write_text(PROGRAM.replace("held = settings()\n", f"held = settings()\n{begins}"))
+    (tmp_path / "starts.json").write_text("1")
+    whole = server.detrain("run", "--bare", "program.py", cwd=tmp_path).ok()
+    (tmp_path / "past.json").unlink()
+    (tmp_path / "starts.json").write_text("1")
+    server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1").died()
+
+    assert server.detrain("run", "program.py", cwd=tmp_path).ok().out == whole.out
