@@ -157,6 +157,7 @@ def test_golden_runs_of_another_detrain_are_others(tmp_path: Path, monkeypatch: 
         (("run", "--guard-ring", "host"), 64, "--guard-ring host without --guard recover"),
         (("run", "--guard", "detect", "--on-repeat", "continue"), 64, "--on-repeat continue without --guard recover"),
         (("inject", "--model", "RD", "--site", "fc", "--at", "0:0", "--time-limit", "nan"), 64, "'nan' is no number of seconds"),
+        (("inject", "--at", "0:1", "train.py", "--rate"), 64, "there is no fault"),
         (("replay", "--time-limit", "inf", "r.json"), 64, "'inf' is no number of seconds"),
         (("campaign", "plan", "--permanent", "--steps", "2"), 64, "--permanent hits all steps, --steps 2 not"),
         (("campaign", "plan", "--duty", "1"), 64, "--duty 1.0 is no chance of a step"),

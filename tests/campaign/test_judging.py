@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from detrain.base.errors import UsageError
-from detrain.campaign.judging.check import FAILS, PASSES, run_check
+from detrain.campaign.judging.check import FAILS, PASSES, measured_by, run_check
 from detrain.campaign.judging.judge import Judge, Masks
 from detrain.campaign.trial_log import HANG, TrialResult
 from detrain.runtime.observers.experiment_run import StepLine
@@ -209,3 +209,16 @@ def test_a_check_is_a_command_or_a_function_of_the_final_variables(tmp_path: Pat
     assert (found[0], status[0]) == (PASSES, FAILS)
     with pytest.raises(UsageError, match="cannot be started"):
         run_check("no-such-command-at-all", tmp_path / "v.npz", 60)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [("import sys\nsys.exit(0)", "it ended with status 0"), ("def f(arrays): return 'x'", "could not convert")]
+)
+def test_a_metric_that_gives_no_number_is_named(text: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that ends the process with success raised IndexError."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "measure_by.py").write_text(text + "\n")
+    np.savez(tmp_path / "variables.npz", w=np.zeros(2))
+
+    with pytest.raises(UsageError, match=f"gives no number: .*{why}"):
+        measured_by("measure_by:f", tmp_path / "variables.npz", 60)

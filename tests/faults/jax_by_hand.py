@@ -96,17 +96,23 @@ def sites() -> list[Site]:
 
 
 def faults(known: list[Site], every: int) -> dict[str, Any]:
-    """Put faults in, and the same ones into the function itself; return the differences, and the number of faults."""
+    """Put faults in, and the same ones into the function itself; return the differences, and the number of faults.
+
+    A place where XLA fuses the function with the hand's text otherwise cannot be compared: there the step has other
+    bits than the plain one already if the hand changes nothing (`apart`).
+    """
     from tests.faults import jax_programs
 
     instruments = begin([Experiment(log="")])
     by_name = {site.name.partition("/")[2]: site for site in known}
     step = jax_programs.compiled(0, 1)
-    plain, wrong, tried, unarmed = jax_programs.run(step), [], 0, 0
+    plain, wrong, apart, tried, unarmed = jax_programs.run(step), [], [], 0, 0
     for number, (place, (name, operand, occurrence)) in enumerate(PLACES.items()):
         site = by_name[name]
         models = [each for each in PUBLISHED if PUBLISHED[each].operand.value == operand and not PUBLISHED[each].is_limited]
         some = [models[number % len(models)]] if number % every == 0 else []
+        if (some or every == 1) and not same(jax_programs.run(step, hand=idle_hand(place)), plain):
+            apart.append(place)
         for model in models if every == 1 else some:
             try:
                 injection = draw_injection(site, PUBLISHED[model], 0, trial_rng(number, 3))
@@ -124,13 +130,21 @@ def faults(known: list[Site], every: int) -> dict[str, Any]:
             arrays = {name: injection.array(name) for name in ("positions", "sources", "keep", "flip")}
             patterns = {name: jax.numpy.asarray(arrays[name].view(np.uint32)) for name in ("keep", "flip")}
             hand = jax_programs.Hand(place, arrays["positions"], arrays["sources"], turn=TURNS.get(place, 0), **patterns)
-            if not same(found, jax_programs.run(step, hand=hand)):
+            if place not in apart and not same(found, jax_programs.run(step, hand=hand)):
                 wrong.append(f"{place} {model}: another state than by hand")
             if same(found, plain) and firing is not None and firing.golden != firing.injected and "ZERO" not in model:
                 wrong.append(f"{place} {model}: the fault has changed nothing")
             if firing is None or firing.count != 1:
                 wrong.append(f"{place} {model}: done {0 if firing is None else firing.count} times")
-    return {"wrong": wrong, "tried": tried, "unarmed": unarmed}
+    return {"wrong": wrong, "apart": apart, "tried": tried, "unarmed": unarmed}
+
+
+def idle_hand(place: str) -> Any:
+    """Return a hand that keeps each bit."""
+    from tests.faults import jax_programs
+
+    keep, flip = jax.numpy.full(1, 0xFFFFFFFF, np.uint32), jax.numpy.zeros(1, np.uint32)
+    return jax_programs.Hand(place, np.zeros(1, int), np.zeros(1, int), keep, flip, turn=TURNS.get(place, 0))
 
 
 def same(one: list[Any], other: list[Any]) -> bool:

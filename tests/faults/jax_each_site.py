@@ -146,20 +146,20 @@ def is_wide(site: Site) -> bool:
     return bits_of(site.operands["output"].dtype).unsigned.itemsize == 4
 
 
-def main(most: str, every: str = "1") -> None:
-    """Hit each site, or some of them, by `most` models at most."""
+def main(most: str, every: str = "1", first: str = "0") -> None:
+    """Hit each site, or each `every`th from the one with number `first` on, by `most` models at most."""
     chosen, known = [], msgspec.json.decode(sys.stdin.read(), type=list[Site])
     models = list(PUBLISHED)
     wide = [site for site in known if site.stage != "memory" and site.is_alive and is_wide(site)]
-    for number, site in list(enumerate(wide))[:: int(every)]:
+    for number, site in list(enumerate(wide))[int(first) :: int(every)]:
         fitting = []
         for model in models:
             try:
                 fitting.append((model, draw_injection(site, PUBLISHED[model], 0, trial_rng(number, 5))))
             except FaultInvalid:
                 continue
-        first = number % len(fitting)
-        chosen += [(site, *each) for each in [*fitting[first:], *fitting[:first]][: int(most)]]
+        turned = number % len(fitting)
+        chosen += [(site, *each) for each in [*fitting[turned:], *fitting[:turned]][: int(most)]]
     instruments = begin([Experiment(log="", injection=injection) for _site, _model, injection in chosen])
 
     functions.spots_together = all_spots

@@ -47,9 +47,10 @@ def measured_by(function: str, variables: Path, limit_s: float) -> float:
     command = [sys.executable, "-c", _MEASURE, function, str(variables)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=limit_s, check=False, preexec_fn=dying_with_this())
-        if done.returncode == 0:
-            return float.fromhex(done.stdout.decode().split()[-1])
-        why = (done.stderr.decode(errors="replace").strip().splitlines() or [f"status {done.returncode}"])[-1]
+        words = done.stdout.decode(errors="replace").split()
+        if done.returncode == 0 and words:
+            return float.fromhex(words[-1])
+        why = (done.stderr.decode(errors="replace").strip().splitlines() or [f"it ended with status {done.returncode}"])[-1]
     except subprocess.TimeoutExpired:
         why = f"no end within {limit_s:.0f} s"
     except ValueError as error:

@@ -57,7 +57,7 @@ class Fault(msgspec.Struct, kw_only=True):
                 raise UsageError(f"--model {self.model} and a file of a fault, {given.program!r}", "give one of them")
             at, seed, place = self.cursor, self.seed or 0, self.worker or 0
             return drawn_fault(self.model, self.site, self.stage, place, seed, at, self.occurrence or 0, self.element), given
-        if not given.arguments:
+        if not given.arguments or Path(given.program).suffix == ".py":
             raise UsageError("there is no fault", "give --model and --site, or FAULT (a CSV or record) before PROGRAM")
         wanted = read_wanted(Path(given.program), self.site, takes_nearest=self.nearest)
         said = {"--site": self.site if wanted.record is not None else None, "--stage": self.stage, "--element": self.element}

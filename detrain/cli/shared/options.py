@@ -25,9 +25,9 @@ class FileThenProgram(click.Command):
     """The option that makes PROGRAM come first."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Move the file behind the options that follow it."""
+        """Move the file behind the options that follow it. A file of Python is PROGRAM: there is none before it."""
         options, rest = self._parsed(ctx, args)
-        if rest and options.get(self.without) is None:
+        if rest and options.get(self.without) is None and not rest[0].endswith(".py"):
             behind = self._parsed(ctx, rest[1:])[1]
             between = rest[1 : len(rest) - len(behind)]
             args = [*args[: len(args) - len(rest)], *between, rest[0], *behind]
