@@ -93,6 +93,11 @@ class Structure(msgspec.Struct, frozen=True):
     format: int = FORMAT_VERSION
 
 
+def loop_files(nests: Iterable[Nest]) -> set[str]:
+    """Return the files that have these loops."""
+    return {loop.file for nest in nests for loop in (nest.batch_loop, nest.epoch_loop) if loop is not None}
+
+
 def write_info(structure: Structure, path: Path, base: Path) -> None:
     """Write an inst.info atomically; file names in it are relative to `base`. Raises OSError."""
     plain: dict[str, Any] = msgspec.to_builtins(structure)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from detrain.base.errors import NoStructure, UsageError
+from detrain.base.structure import loop_files
 from detrain.launcher.program import Program
 from detrain.launcher.structure import find_structure
 from detrain.python.inspect.frames import is_user_file
@@ -30,8 +31,7 @@ def instrumented(program: Program, home: Path) -> dict[Path, bytes]:
 
     structure = find_structure(program, home)
     own = [nest for nest in structure.nests if is_user_file(nest.batch_loop.file)]
-    files = sorted({loop.file for nest in own for loop in (nest.batch_loop, nest.epoch_loop) if loop is not None})
-    changed = {Path(file): instrument(Path(file).read_bytes(), own, file) for file in files}
+    changed = {Path(file): instrument(Path(file).read_bytes(), own, file) for file in sorted(loop_files(own))}
     changed = {path: data for path, data in changed.items() if data != path.read_bytes()}
     if not changed and not program.probes():
         what = "a library trains, whose loops get their probes as it runs" if structure.nests else "a run will show its loops"

@@ -13,7 +13,7 @@ from typing import Final
 from detrain.base.added_statements import as_it_was
 from detrain.base.byte_digests import digest_source
 from detrain.base.errors import ProgramNotFound, UsageError
-from detrain.base.structure import Structure
+from detrain.base.structure import Structure, loop_files
 from detrain.instrument.text_edits import Edit
 
 _STARTERS: Final = frozenset(
@@ -65,7 +65,7 @@ class Program:
         """Return the probes to insert, by file."""
         from detrain.instrument.rewriter import edits_for
 
-        files = {loop.file for nest in structure.nests for loop in (nest.batch_loop, nest.epoch_loop) if loop is not None}
+        files = loop_files(structure.nests)
         edits: dict[str, list[Edit]] = {}
         for file in files:
             found = edits_for(Path(file).read_bytes(), structure.nests, file, module)

@@ -21,7 +21,7 @@ from detrain.base import messages
 from detrain.base.compiled_sources import tree_of
 from detrain.base.config import Config
 from detrain.base.structure import Loop, Structure, loop_nodes, write_info
-from detrain.python.inspect.frames import is_user_file, outwards
+from detrain.python.inspect.frames import count_as_program, is_user_file, outwards
 from detrain.python.inspect.named import main_module
 from detrain.python.inspect.names import FRAMEWORKS
 from detrain.python.outside.clock_and_entropy import now
@@ -79,9 +79,22 @@ class Confirmation:
             self._stray, self._began_at = UpdateObserver(self._look), now()
         self._stray.on_update(what)
         self._stray_updates += 1
-        if self._stray_updates == _MANY and not self._stray.loops:
+        if self._stray_updates % _MANY == 0 and self._stray_updates <= 2 * _MANY and not self._stray.loops:
+            self._look_in_library()
+
+    def _look_in_library(self) -> None:
+        """Have the loops of the library that trains looked for, too, as the program's own: once, while they can still
+        get probes. Else warn.
+        """
+        file, place = _library_loop()
+        if file and self._stray_updates == _MANY and self.may_start_again and not self._has_checkpoint():
+            assert self._stray is not None
+            self._stray.stop()
+            count_as_program(file)
+            self._stray = UpdateObserver(self._look)
+        elif self._stray_updates == _MANY or self.may_start_again:
             messages.warn(
-                f"weights have been updated {_MANY} times, in no loop of the program's own ({_library_loop()}, which has no "
+                f"weights have been updated {self._stray_updates} times, in no loop of the program's own ({place}, which has no "
                 "probes): no checkpoint is taken there, and a kill goes back to before it; write that loop in the program "
                 "(`detrain info` says where probes are)"
             )
@@ -127,15 +140,15 @@ def _key(loop: Loop) -> LoopKey:
     return loop.file, loop.line
 
 
-def _library_loop() -> str:
-    """Return package, file and line of the innermost running loop of a library that is no framework."""
+def _library_loop() -> tuple[str, str]:
+    """Return the file of the innermost running loop of a library that is no framework, and its place in words."""
     for frame in outwards(sys._getframe()):
         package, file = frame.f_globals.get("__name__", "").partition(".")[0], frame.f_code.co_filename
         if package not in FRAMEWORKS and package not in sys.stdlib_module_names and not is_user_file(file):
             lines = [line for line, end in _loops_of(file) if line <= frame.f_lineno <= end]
             if lines:
-                return f"{package}'s, {Path(file).name}:{max(lines)} in {frame.f_code.co_qualname}()"
-    return "a library's"
+                return file, f"{package}'s, {Path(file).name}:{max(lines)} in {frame.f_code.co_qualname}()"
+    return "", "a library's"
 
 
 def _loops_of(file: str) -> list[tuple[int, int]]:

@@ -52,6 +52,7 @@ import torch
 torch.manual_seed(0)
 torch.use_deterministic_algorithms(True, warn_only=True)
 torch.utils.deterministic.fill_uninitialized_memory = False
+torch._C._jit_set_profiling_mode(False)
 random.seed(0)
 numpy.random.seed(0)
 sys.argv = sys.argv[1:]

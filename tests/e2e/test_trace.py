@@ -366,16 +366,85 @@ class Regressor:
 """
 
 
-def test_a_loop_of_a_library_is_said_to_have_no_probes_while_it_trains(tmp_path: Path, detrain: Run) -> None:
-    """It was said when the program had ended."""
-    (tmp_path / "program.py").write_text(
-        "import numpy as np\nfrom trainer import Regressor\nRegressor().fit(np.ones(40, 'f4'), 4)\nraise SystemExit(3)\n"
-    )
-    run = detrain("run", "program.py", cwd=tmp_path, **library(tmp_path, {"trainer.py": TRAINER}))
+def test_a_loop_of_a_library_that_cannot_get_probes_any_more_is_said_while_it_trains(tmp_path: Path, detrain: Run) -> None:
+    """It was said when the program had ended. Here there is a checkpoint of the program's own loop already."""
+    text = OWN_LOOP + "Regressor().fit(np.ones(40, 'f4'), 4)\nraise SystemExit(3)\n"
+    run = ran(detrain, tmp_path, text, "--every", "1b", **library(tmp_path, {"trainer.py": TRAINER}))
 
     assert run.status == 3
     assert "updated 20 times, in no loop of the program's own (trainer's, trainer.py:8 in Regressor.fit()," in run.err
-    assert "no loop over epochs" not in run.err
+
+
+OWN_LOOP = """
+import numpy as np, tensorflow as tf
+from trainer import Regressor
+w, optimizer = tf.Variable(1.0), tf.keras.optimizers.SGD(0.1)
+for batch in range(3):
+    with tf.GradientTape() as tape:
+        loss = w * w
+    optimizer.apply_gradients([(tape.gradient(loss, w), w)])
+"""
+ENGINE = {
+    "engine/__init__.py": "from engine.loops import Engine\n",
+    "engine/data.py": """
+import torch
+def batches(rows, size):
+    order = torch.randperm(len(rows))
+    for at in range(0, len(rows), size):
+        yield rows[order[at : at + size]]
+""",
+    "engine/loops.py": """
+import torch
+from engine import data
+steps = []
+class Engine:
+    def __init__(self, model, rate):
+        self.model, self.seen = model, 0
+        self.optimizer = torch.optim.Adam(model.parameters(), rate)
+        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, 0.5)
+    def fit(self, rows, epochs, heard):
+        best = 9e9
+        for epoch in range(epochs):
+            mean = self.run(rows, epoch, heard)
+            best = min(best, mean)
+            self.schedule.step()
+            print(epoch, mean, best, self.seen, len(steps), flush=True)
+        return best
+    def run(self, rows, epoch, heard):
+        total, self.count = 0.0, 0
+        def inner(chunks):
+            nonlocal total
+            for number, chunk in enumerate(chunks):
+                total += self.step(chunk)
+                heard(f"{epoch}:{number}")
+        inner(data.batches(rows, 8))
+        return total / self.count
+    def step(self, chunk):
+        loss = (self.model(chunk) - chunk.sum(1, keepdim=True)).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.seen, self.count = self.seen + len(chunk), self.count + 1
+        steps.append(loss.item())
+        return loss.item()
+""",
+}
+
+
+@pytest.mark.parametrize("every", ["1", "2b"])
+def test_loops_of_a_library_that_no_table_names_get_probes(every: str, tmp_path: Path, torch_server: Server) -> None:
+    """Such a program had no checkpoints. Sums in frames and names of the library's modules are state."""
+    text = DIE(
+        "import torch\nfrom engine import Engine\nmodel = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.2), "
+        "torch.nn.Linear(4, 1))\nprint(Engine(model, 0.01).fit(torch.randn(64, 3), 6, die))\n"
+        "print([float(each.sum()) for each in model.parameters()])\n"
+    )
+    path = library(tmp_path, ENGINE)
+
+    _whole, died, last = compared(torch_server, tmp_path, text, at=["3:5", "5:2"], every=every, is_tail=True, **path)
+
+    assert "starting again with probes there" not in died.err + last.err, "the first of them has written it down"
+    assert "resuming program at" in last.err
 
 
 @pytest.mark.slow

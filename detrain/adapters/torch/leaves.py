@@ -4,6 +4,7 @@ other tensors (sparse, quantised, nested, wrapped), handles of hooks.
 
 from __future__ import annotations
 
+import sys
 from types import FunctionType
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from detrain.adapters.torch.streams import GeneratorStream
 from detrain.adapters.torch.tensors import grad_function
 from detrain.base.digest import Array
 from detrain.python.inspect.hooks import TensorLeaves
-from detrain.python.inspect.names import class_name, find_class, is_own_class
+from detrain.python.inspect.names import at_name, class_name, find_class, is_own_class
 from detrain.python.inspect.object_graph import ABSENT, Item
 
 _VALUES: Final = {
@@ -265,10 +266,18 @@ def _remake_tensor(kind: str, parts: list[Any], current: Any) -> Any:
     return made
 
 
+def _wrapper_class(name: str, current: Any) -> Any:
+    """Return a class of tensors, the program's or a library's, that says how its tensors are made of parts."""
+    module, _, qualified = name.partition(":")
+    for found in (find_class(name, current), at_name(sys.modules.get(module), qualified), type(current)):
+        if isinstance(found, type) and issubclass(found, torch.Tensor) and class_name(found) == name:
+            return found if hasattr(found, "__tensor_unflatten__") else None
+    return None
+
+
 def _make_tensor(kind: str, parts: list[Any], current: Any) -> Any:
     if kind == "torch.wrapper":
-        cls: Any = find_class(parts[0], current) or _JAGGED.get(parts[0])
-        cls = cls or (type(current) if class_name(type(current)) == parts[0] else None)
+        cls: Any = _JAGGED.get(parts[0]) or _wrapper_class(parts[0], current)
         held, shape = dict(zip(parts[1], parts[2], strict=True)), parts[3]
         size = (None, None) if shape is None else (torch.Size(shape), tuple(parts[4]))
         return None if cls is None else cls.__tensor_unflatten__(held, parts[5], *size)

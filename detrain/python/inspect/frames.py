@@ -87,15 +87,24 @@ _program: list[str] = []
 _entry: list[str] = [""]
 
 
-def set_program(entry: str) -> None:
-    """Set the program's entry. If the program is installed among libraries (`-m PACKAGE.MODULE`), its package, or its
-    one file, counts as the user's.
+def set_program(entry: str, loops: Iterable[str] = ()) -> None:
+    """Set the program's entry, and the files of its training loops. What of these is installed among libraries (`-m
+    PACKAGE.MODULE`; a library that trains for the program) counts as the user's, with its package, or as one file.
     """
     path = os.path.realpath(entry)
     _entry[:] = [os.path.dirname(path)]
+    _program.clear()
+    for each in (path, *loops):
+        count_as_program(each)
+
+
+def count_as_program(file: str) -> None:
+    """Count the package of a file as the user's, or the file itself, if it is installed among libraries."""
+    path = os.path.realpath(file)
     _library_around.cache_clear()
-    library = _library_around(_entry[0], tuple(sys.path))
-    _program[:] = [library + path.removeprefix(library).partition("/")[0]] if library else []
+    library = _library_around(os.path.dirname(path), tuple(sys.path))
+    if library:
+        _program.append(library + path.removeprefix(library).partition("/")[0])
     is_user_file.cache_clear()
     _is_user_folder.cache_clear()
 

@@ -33,6 +33,7 @@ from detrain.base.config import VARIABLE, Config
 from detrain.base.errors import AnotherProgram, DetrainError
 from detrain.base.framework_names import KNOWN, runs_training
 from detrain.base.source_files import imported_modules
+from detrain.base.structure import loop_files
 from detrain.instrument.loop_marks import MARK
 from detrain.instrument.text_edits import compile_edited
 from detrain.instrument.value_probes import BEGUN, FETCH, PASS_ON, YIELD
@@ -76,7 +77,8 @@ def main() -> None:
 
 def settle(config: Config) -> tuple[Session | None, TracedRun | None]:
     """Make this process a run: set its seeds, make its session or its tracer, and have imports followed."""
-    set_program(config.entry)
+    loops = () if config.structure is None else sorted(loop_files(config.structure.nests))
+    set_program(config.entry, [file for file in loops if not runs_training(file)])
     probes.set_run()
     random.seed(config.seed)
     np.random.seed(config.seed % (1 << 32))
