@@ -91,7 +91,8 @@ def _nothing(shown: str, outcome: Findings) -> NoStructure:
     if outcome.updates:
         return NoStructure(
             f"{shown!r} updated weights {outcome.updates} times, never inside a loop of its own",
-            "put the training into a loop, or name the loops in an inst.info (docs/reference/inst-info.md)",
+            "if a library trains, `detrain run` finds its loop; else put the training into a loop, or name the loops in an "
+            "inst.info (docs/reference/inst-info.md)",
         )
     return NoStructure(
         f"{shown!r} ended without an update of weights (no optimizer of PyTorch, TensorFlow, Keras or JAX was applied)",

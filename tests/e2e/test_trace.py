@@ -431,19 +431,95 @@ class Engine:
 }
 
 
+OF_TORCH = """
+import torch
+from engine import Engine
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1))
+print(Engine(model, 0.01).fit(torch.randn(64, 3), 6, die))
+print([float(each.sum()) for each in model.parameters()])
+"""
+
+
 @pytest.mark.parametrize("every", ["1", "2b"])
 def test_loops_of_a_library_that_no_table_names_get_probes(every: str, tmp_path: Path, torch_server: Server) -> None:
     """Such a program had no checkpoints. Sums in frames and names of the library's modules are state."""
-    text = DIE(
-        "import torch\nfrom engine import Engine\nmodel = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.2), "
-        "torch.nn.Linear(4, 1))\nprint(Engine(model, 0.01).fit(torch.randn(64, 3), 6, die))\n"
-        "print([float(each.sum()) for each in model.parameters()])\n"
-    )
     path = library(tmp_path, ENGINE)
 
-    _whole, died, last = compared(torch_server, tmp_path, text, at=["3:5", "5:2"], every=every, is_tail=True, **path)
+    _whole, _died, last = compared(torch_server, tmp_path, DIE(OF_TORCH), at=["3:5", "5:2"], every=every, is_tail=True, **path)
 
-    assert "starting again with probes there" not in died.err + last.err, "the first of them has written it down"
+    assert "starting again with probes there" not in last.err, "the first run has written it down"
+    assert "resuming program at" in last.err
+
+
+STEPS = {
+    "tensorflow": """
+import keras, numpy as np, tensorflow as tf
+keras.utils.set_random_seed(0)
+class Learner:
+    def __init__(self):
+        self.model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dropout(0.2), keras.layers.Dense(1)])
+        self.optimizer = keras.optimizers.Adam(0.01)
+    def step(self, chunk):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.model(chunk, training=True) - tf.reduce_sum(chunk, 1, True)) ** 2)
+        weights = self.model.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return float(loss)
+    def shown(self):
+        return [float(np.sum(each)) for each in self.model.get_weights()]
+""",
+    "jax": """
+import jax, jax.numpy as jnp, numpy as np, optax
+class Learner:
+    def __init__(self):
+        self.weights, self.optimizer = {"a": jnp.full((3, 4), 0.1), "b": jnp.full((4, 1), 0.2)}, optax.adam(0.01)
+        self.state, self.key = self.optimizer.init(self.weights), jax.random.key(0)
+    def step(self, chunk):
+        self.key, key = jax.random.split(self.key)
+        self.weights, self.state, loss = self.made(self.weights, self.state, key, chunk)
+        return float(loss)
+    @property
+    def made(self):
+        return _step
+    def shown(self):
+        return [float(each.sum()) for each in jax.tree.leaves(self.weights)]
+@jax.jit
+def _step(weights, state, key, chunk):
+    def loss_of(weights):
+        inside = (chunk @ weights["a"]) * jax.random.bernoulli(key, 0.8, (len(chunk), 4))
+        return ((inside @ weights["b"] - chunk.sum(1, keepdims=True)) ** 2).mean()
+    loss, gradients = jax.value_and_grad(loss_of)(weights)
+    updates, state = optax.adam(0.01).update(gradients, state, weights)
+    return optax.apply_updates(weights, updates), state, loss
+""",
+}
+LEARNING = """
+import numpy as np
+def fit(learner, rows, epochs, heard):
+    history = []
+    for epoch in range(epochs):
+        order, total = np.random.permutation(len(rows)), 0.0
+        for number in range(len(rows) // 8):
+            total += learner.step(rows[order[8 * number : 8 * number + 8]])
+            heard(f"{epoch}:{number}")
+        history.append(total)
+        print(epoch, total, flush=True)
+    return history
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", sorted(STEPS))
+def test_loops_of_a_library_over_another_framework_get_probes(framework: str, tmp_path: Path, detrain: Run) -> None:
+    text = DIE(
+        f"{STEPS[framework]}\nfrom learning import fit\nlearner = Learner()\n"
+        "print(fit(learner, np.random.normal(size=(64, 3)).astype('f4'), 6, die), learner.shown())\n"
+    )
+    path = library(tmp_path, {"learning.py": LEARNING})
+
+    _whole, _died, last = compared(detrain, tmp_path, text, at=["3:5", "5:2"], every="2b", is_tail=True, **path)
+
     assert "resuming program at" in last.err
 
 
