@@ -441,10 +441,16 @@ print([float(each.sum()) for each in model.parameters()])
 """
 
 
-@pytest.mark.parametrize("every", ["1", "2b"])
-def test_loops_of_a_library_that_no_table_names_get_probes(every: str, tmp_path: Path, torch_server: Server) -> None:
+@pytest.mark.parametrize(("every", "is_linked"), [("2b", True), ("1", False)])
+def test_loops_of_a_library_that_no_table_names_get_probes(
+    every: str, is_linked: bool, tmp_path: Path, torch_server: Server
+) -> None:
     """Such a program had no checkpoints. Sums in frames and names of the library's modules are state."""
     path = library(tmp_path, ENGINE)
+    if is_linked:
+        (tmp_path / "real").mkdir()
+        (tmp_path / "site-packages").rename(tmp_path / "real" / "site-packages")
+        (tmp_path / "site-packages").symlink_to("real/site-packages")
 
     _whole, _died, last = compared(torch_server, tmp_path, DIE(OF_TORCH), at=["3:5", "5:2"], every=every, is_tail=True, **path)
 

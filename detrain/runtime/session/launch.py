@@ -166,14 +166,21 @@ def _run_file(config: Config) -> None:
 
 def _compile(config: Config, path: str, data: bytes) -> types.CodeType:
     """Compile a source file of the program with its probes, and keep the source that is executed."""
-    made_for = config.edited.get(path)
+    place = _place_of_edits(config, path)
+    made_for = config.edited.get(place)
     if made_for is not None and made_for != digest_bytes(data):
         probes.fail(AnotherProgram(f"{path} was edited while the program was starting", "run it again"))
     compiled_sources.keep(path, data)
-    code = compile_edited(data, config.edits.get(path, ()), path)
+    code = compile_edited(data, config.edits.get(place, ()), path)
     function_source.remember(code)
     _adopt_training(code)
     return code
+
+
+def _place_of_edits(config: Config, path: str) -> str:
+    """Return the path under which a file may have edits: a library may be imported through a link."""
+    is_linked = path not in config.edits and any(os.path.basename(path) == os.path.basename(each) for each in config.edits)
+    return os.path.realpath(path) if is_linked else path
 
 
 def _adopt_training(code: types.CodeType) -> None:
@@ -192,7 +199,7 @@ def _watch_sources(config: Config) -> None:
 
     def get_code(self: importlib.machinery.SourceFileLoader, fullname: str) -> types.CodeType | None:
         path = self.get_filename(fullname)
-        has_edits = os.path.abspath(path) in config.edits
+        has_edits = _place_of_edits(config, os.path.abspath(path)) in config.edits
         if not has_edits and not is_user_file(path):
             return original(self, fullname)  # type: ignore[no-any-return]
         try:
