@@ -360,55 +360,6 @@ for i in range(2000): #B1
     samples = [next(g) for _ in range(7)] #L1
     eta, theta, meta, state = step(eta, theta, meta, state, samples) #U1
 """,
-    "nor are loops of functions that are named only where they are handed to JAX": """
-def inner(theta, state, x):
-    for row in x:
-        updates, state = opt.update(jax.grad(loss)(theta, row), state)
-        theta = optax.apply_updates(theta, updates)
-    return theta, state
-
-def body(carry, x):
-    for row in x:
-        updates, state = opt.update(jax.grad(loss)(carry[0], row), carry[1])
-        carry = optax.apply_updates(carry[0], updates), state
-    return carry, 0.0
-
-def make(turns):
-    def unrolled(theta, state, x):
-        for turn in range(turns):
-            updates, state = opt.update(jax.grad(loss)(theta, x[turn]), state)
-            theta = optax.apply_updates(theta, updates)
-        return theta, state
-    return unrolled
-
-def again(theta, state, x):
-    for row in x:
-        updates, state = opt.update(jax.grad(loss)(theta, row), state)
-        theta = optax.apply_updates(theta, updates)
-    return theta, state
-
-again = jax.jit(again, donate_argnums=0)
-first, second = jax.jit(partial(inner, theta)), partial(nnx.jit, static_argnums=0)(make(3))
-
-for epoch in range(9): #E1
-    for x in data: #B1
-        theta, state = again(theta, state, x) #U1
-        theta, state = first(theta, state, x)
-        theta, state = second(theta, state, x)
-        theta, state = jax.lax.scan(body, (theta, state), x)[0]
-""",
-    "a function that is handed to JAX and called as well may run by itself": """
-def several(theta, state, x):
-    for row in x: #B1
-        updates, state = opt.update(jax.grad(loss)(theta, row), state)
-        theta = optax.apply_updates(theta, updates) #U1
-    return theta, state
-
-fast = jax.jit(several)
-
-for epoch in range(9): #E1
-    theta, state = several(theta, state, data)
-""",
     "two optimizers update in one nest": """
 @tf.function
 def train_step(images):
