@@ -10,7 +10,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -20,32 +19,16 @@ from torch.nn import functional
 
 from detrain.adapters.api import Settings
 from detrain.adapters.torch.adapter import Torch
-from detrain.adapters.torch.faults.instruments import TorchInstruments
 from detrain.base.errors import FaultInvalid
 from detrain.faults.drawing import draw_injection
-from detrain.faults.experiment import BITS, Experiment, Injection
+from detrain.faults.experiment import BITS, Injection
 from detrain.faults.models import PUBLISHED
 from detrain.faults.plan import trial_rng
 from detrain.python.process.random_streams import Streams
+from tests.adapters.trial import Trial
 
 aten = torch.ops.aten
 Tensors = dict[str, Any]
-
-
-class Trial:
-    """The experiment of the process: keeps the adapter's instruments."""
-
-    def __init__(self) -> None:
-        self.plans = [Experiment(log="", is_profile=True)]
-
-    def attach(self, instruments: Any) -> None:
-        self.instruments: TorchInstruments = instruments
-
-    def ends_with(self, _loss: Callable[[], float]) -> bool:
-        return False
-
-    def ends_with_error(self, _error: Exception, _frame: FrameType) -> bool:
-        return False
 
 
 @dataclass
