@@ -45,6 +45,11 @@ class Cursor(msgspec.Struct, frozen=True):
     cut: Cut = "epoch"
 
     @property
+    def address(self) -> Address:
+        """Its (phase, epoch, batch) alone."""
+        return self.phase, self.epoch, self.batch
+
+    @property
     def is_inside(self) -> bool:
         """Whether the cursor lies inside of an epoch."""
         return self.cut in ("load", "batch")

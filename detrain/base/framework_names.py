@@ -297,3 +297,9 @@ def runs_training(file: str, function: str = "") -> bool:
 
 MODULES: Final = frozenset[str]().union(*(each.modules for each in KNOWN))
 """Top-level modules of all entries."""
+
+
+def has_native_loaders(module: str) -> bool:
+    """Return whether a module is a framework's, and its iterators run no Python with a state of its own."""
+    top = module.partition(".")[0]
+    return any(top in each.modules and top not in each.python_loaders for each in KNOWN)

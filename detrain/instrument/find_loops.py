@@ -36,10 +36,10 @@ from detrain.instrument.syntax import (
     read_names,
     references_compiled_in,
     scopes_in,
+    traced,
     trained_names,
     without_keras_steps,
 )
-from detrain.instrument.traced_functions import traced
 
 _Found = tuple[Scope, AnyLoop, list[AnyLoop]]
 """The scope of a loop, the loop, and the loops around it, outermost first."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from detrain.base.framework_names import JAX
+from detrain.base.source_files import imported_in
 from detrain.base.structure import AnyLoop, bound_names
 from detrain.instrument.syntax import (
     Inner,
@@ -63,7 +64,7 @@ def find_updates(trees: Collection[ast.Module], scopes: list[Scope], methods: Co
     """Return the updates of weights: the calls, and the functions of the program that make them, directly or through
     other functions.
     """
-    of_jax = [tree for tree in trees if _imports(tree, JAX.modules)]
+    of_jax = [tree for tree in trees if imported_in([tree]) & JAX.modules]
     found = _direct_updates(trees) | _steps_of_jax(of_jax)
     updates = UpdateCalls(found or _gradients_of_jax(of_jax) or _settings(trees), set())
     aliases = aliases_in(trees, methods)
@@ -101,14 +102,6 @@ def _optimizers_bound(node: ast.Assign, classes: Collection[str]) -> Iterator[st
             is_got = text.startswith("getattr(") and "optim," in text
             if is_got or text in classes or text.rpartition(".")[0].endswith("optim"):
                 yield reference_of(bound)
-
-
-def _imports(tree: ast.Module, names: Collection[str]) -> bool:
-    """Return True if a file imports one of some libraries, or from one, by their top-level names."""
-    nodes = list(ast.walk(tree))
-    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    found |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
-    return any(name.partition(".")[0] in names for name in found)
 
 
 def _steps_of_jax(trees: Iterable[ast.Module]) -> set[int]:

@@ -11,6 +11,7 @@ import re
 from typing import Final
 
 from detrain.base.structure import AnyLoop
+from detrain.instrument.syntax import arguments_of
 from detrain.instrument.text_edits import line_starts
 
 _GAP: Final = rb"(?:[\s\\]|#[^\r\n]*)*"
@@ -93,7 +94,7 @@ def counter_name(loop: AnyLoop) -> str:
             target = target.elts[0] if isinstance(target, ast.Tuple) else loop.iter
         if name in ("range", "enumerate"):
             return target.id if isinstance(target, ast.Name) else ""
-        given = [*iterable.args, *(keyword.value for keyword in iterable.keywords)]
+        given = arguments_of(iterable)
         if name == "zip" or not given:
             break
         iterable = given[0].value if isinstance(given[0], ast.Starred) else given[0]

@@ -16,6 +16,7 @@ from typing import Final
 from detrain.base.compiled_sources import parse
 from detrain.base.errors import CannotRewrite
 from detrain.base.framework_names import runs_training
+from detrain.base.source_files import imported_in
 from detrain.base.structure import AnyLoop, Nest, bound_names, loop_nodes
 from detrain.instrument.loop_nodes import Places, counter_name, takes_in
 from detrain.instrument.text_edits import Edit, apply, decode_source
@@ -38,9 +39,7 @@ def probes_in(source: str) -> frozenset[str]:
         tree = parse(source)
     except (SyntaxError, ValueError):
         return frozenset()
-    modules = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    modules += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level]
-    if not any(module.partition(".")[0] == "detrain" for module in modules):
+    if "detrain" not in imported_in([tree]):
         return frozenset()
     names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}

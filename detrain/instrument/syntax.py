@@ -14,8 +14,7 @@ from detrain.base.structure import AnyLoop, bound_names
 
 RUN: Final = frozenset({"run", "experimental_run_v2", "scan", "fori_loop"})
 """Functions that run a function given to them."""
-COMPILING: Final = frozenset({"jit", "filter_jit", "function"})
-"""Functions that compile a function given to them."""
+_COMPILING: Final = frozenset({"jit", "filter_jit", "function"})
 _COUNTING: Final = frozenset({"range", "trange", "arange", "count"})
 GRADIENTS: Final = re.compile(r"(?<![a-z])grad(ient)?s?(?![a-z]|_acc)|gradienttape|trainable_(variables|weights)")
 _OPTIMIZER: Final = re.compile(r"^(opt|.*optim.*|.*_opt)$", re.IGNORECASE)
@@ -48,7 +47,7 @@ def invoked_by(call: ast.Call) -> set[str]:
     found = set() if is_strategy else {reference_of(call.func)}
     if called_name(call) in RUN:
         found |= {reference_of(argument) for argument in arguments_of(call)}
-    if isinstance(call.func, ast.Call) and called_name(call.func) in COMPILING:  # `jax.jit(train_step)(state, batch)`
+    if isinstance(call.func, ast.Call) and called_name(call.func) in _COMPILING:  # `jax.jit(train_step)(state, batch)`
         found |= {reference_of(argument) for argument in arguments_of(call.func)}
     return found - {""}
 
@@ -222,6 +221,29 @@ def without_keras_steps(scopes: list[Scope]) -> list[Scope]:
         else scope
         for scope in scopes
     ]
+
+
+def traced(scopes: list[Scope]) -> set[int]:
+    """Return the functions, by identity, that run only while a framework traces them, as far as decorators show it:
+
+    those that a decorator compiles, those inside of one, and those that only such functions name. The run finds others.
+    """
+    named = {id(scope): {reference_of(node) for node in own_nodes(scope.node)} - {""} for scope in scopes}
+    found = {id(scope) for scope in scopes if any(map(_compiles, getattr(scope.node, "decorator_list", ())))}
+    while True:
+        inside = [f"{scope.file}:{scope.qualname}." for scope in scopes if id(scope) in found]
+        more = set[int]()
+        for scope in (scope for scope in scopes if id(scope) not in found):
+            users = [id(each) for each in scopes if each is not scope and named[id(each)] & scope.references]
+            if f"{scope.file}:{scope.qualname}".startswith(tuple(inside)) or (users and found.issuperset(users)):
+                more.add(id(scope))
+        if not more:
+            return found
+        found |= more
+
+
+def _compiles(decorator: ast.expr) -> bool:
+    return any(reference_of(node).lstrip(".") in _COMPILING for node in ast.walk(decorator))
 
 
 def methods_in(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -24,7 +24,7 @@ from typing import Any, Final
 from detrain.base.compiled_sources import parse
 from detrain.base.structure import AnyLoop, Nest, loop_nodes
 from detrain.instrument.find_loads import LOADING_WORDS
-from detrain.instrument.syntax import GRADIENTS, called_name, counting_names, loop_counts
+from detrain.instrument.syntax import GRADIENTS, arguments_of, called_name, counting_names, loop_counts
 from detrain.instrument.text_edits import Edit, around, decode_source, line_starts
 
 YIELD: Final = "_detrain_yield"
@@ -145,8 +145,7 @@ def _loads(loop: AnyLoop, line: int) -> Sequence[ast.expr]:
     update = next(filter(None, map(_update, here)), None)
     if update is None or called_name(update) in _BY_GRADIENTS:
         return []
-    given = [*update.args, *(keyword.value for keyword in update.keywords)]
-    found = [call for argument in given for call in _outermost(argument)]
+    found = [call for argument in arguments_of(update) for call in _outermost(argument)]
     return [call for call in found if _loads_by_name(call) and not GRADIENTS.search(ast.unparse(call).lower())]
 
 

@@ -24,7 +24,7 @@ from detrain.campaign.engine.api import Engine
 from detrain.moments.additions_since import Added, added_since
 from detrain.moments.culprit import find_culprit, of_training
 from detrain.moments.outside_of_bodies import require_outside, stretch_over, unproved
-from detrain.moments.past_run import PastRun, address_of
+from detrain.moments.past_run import PastRun
 from detrain.moments.replays import Replay, Replays, Stretch, before, key_of, starts_at
 from detrain.python.codec.graph_files import unpack
 from detrain.python.inspect.object_graph import is_array, is_reference
@@ -257,7 +257,7 @@ class _Proof:
         for entry in self._run.entries:
             if entry.cursor not in cuts or key_of(entry.cursor) not in replay.states:
                 continue
-            other = self._first_other(replay, address_of(entry))
+            other = self._first_other(replay, entry.cursor.address)
             if other is not None:
                 return other
             found = of_training(compare(read(entry.path), read(replay.states[key_of(entry.cursor)])))
@@ -357,9 +357,9 @@ def without_ours(text: bytes) -> bytes:
 
 def _spread(borders: Sequence[Entry], batches: Sequence[Address], jobs: int, since: Entry | None, end: Entry | None) -> list[Entry]:
     """Return checkpoints that part a span into at most `jobs` stretches of about the same number of batches."""
-    low = address_of(since) if since is not None else (-1, 0, 0)
-    inside = [at for at in batches if low <= at and (end is None or at < address_of(end))]
-    done = {entry: sum(at < address_of(entry) for at in inside) for entry in borders}
+    low = since.cursor.address if since is not None else (-1, 0, 0)
+    inside = [at for at in batches if low <= at and (end is None or at < end.cursor.address)]
+    done = {entry: sum(at < entry.cursor.address for at in inside) for entry in borders}
     wanted = [len(inside) * number / jobs for number in range(1, jobs)]
     chosen = {min(borders, key=lambda entry: abs(done[entry] - at)).cursor for at in wanted} if borders else set()
     return [entry for entry in borders if entry.cursor in chosen and 0 < done[entry] < len(inside)]

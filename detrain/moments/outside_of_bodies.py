@@ -20,7 +20,7 @@ from detrain.base.structure import AnyLoop, bound_names, loop_nodes
 from detrain.launcher.structure import find_structure
 from detrain.moments.additions_since import Added
 from detrain.moments.culprit import of_training
-from detrain.moments.past_run import PastRun, address_of
+from detrain.moments.past_run import PastRun
 from detrain.moments.replays import Replay, Stretch, key_of
 from detrain.python.codec.graph_files import unpack
 from detrain.store import Entry, read, read_meta
@@ -104,7 +104,7 @@ def stretch_over(run: PastRun, end: Cursor | None) -> Stretch:
     """
     last = {at[:2]: at for at in run.batches}
     wanted = [at for at in last.values() if end is None or at < (end.phase, end.epoch, 0)]
-    behind = {address_of(entry): entry for entry in run.entries if entry.cursor.cut == "load"}
+    behind = {entry.cursor.address: entry for entry in run.entries if entry.cursor.cut == "load"}
     jumps = list[Entry]()
     for phase, epoch, batch in wanted:
         entry = behind.get((phase, epoch, batch + 1))

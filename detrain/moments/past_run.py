@@ -140,8 +140,8 @@ class PastRun:
         """Return the checkpoints up to a batch. One right at it is left out if its epoch has an earlier one: names that
         the program does not read again, such as the last loss, are bound only after a step has been run.
         """
-        ahead, upto = bisect_left(self.entries, at, key=address_of), bisect_right(self.entries, at, key=address_of)
-        return self.entries[: ahead if ahead and address_of(self.entries[ahead - 1])[:2] == at[:2] else upto]
+        ahead, upto = (bisect(self.entries, at, key=lambda entry: entry.cursor.address) for bisect in (bisect_left, bisect_right))
+        return self.entries[: ahead if ahead and self.entries[ahead - 1].cursor.address[:2] == at[:2] else upto]
 
     def settings(self) -> dict[str, str]:
         """Return the environment variables that detrain set for its processes."""
@@ -156,7 +156,7 @@ class PastRun:
             own = self.home_in(home, each)
             own.mkdir(parents=True, exist_ok=True)
             chosen = [entry for entry in each.entries if entry.path.name in names]
-            link(chosen, address_of(chosen[-1]) if chosen else (-1, 0, 0), own)
+            link(chosen, chosen[-1].cursor.address if chosen else (-1, 0, 0), own)
         info, own_info = ((each.parent if self.ranks else each) / INFO_NAME for each in (self.home, self.home_in(home, self)))
         if info.is_file() and not own_info.exists():
             shutil.copyfile(info, own_info)
@@ -213,11 +213,6 @@ class PastRun:
             )
 
 
-def address_of(entry: Entry) -> Address:
-    """Return the batch before which a checkpoint was taken."""
-    return entry.cursor.phase, entry.cursor.epoch, entry.cursor.batch
-
-
 class Reach(msgspec.Struct, kw_only=True):
     """Consecutive epochs that are all reached from one checkpoint before them, or each from checkpoints of its own."""
 
@@ -244,7 +239,7 @@ def reach(run: PastRun) -> list[Reach]:
     where = None
     for number, at in enumerate(batches):
         before = run.before(at)
-        start = address_of(before[-1]) if before else None
+        start = before[-1].cursor.address if before else None
         is_own = start is not None and start[:2] == at[:2]
         since = None if is_own else "" if start is None else written(start)
         steps = number - (0 if start is None else bisect_left(batches, start))

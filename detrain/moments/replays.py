@@ -15,7 +15,6 @@ from detrain.base.cursor import Address, Cursor
 from detrain.base.errors import StoreError, UsageError
 from detrain.campaign.engine.api import Engine, TrialLease
 from detrain.moments.additions_since import Added
-from detrain.moments.past_run import address_of
 from detrain.python.process.environment import for_runs_of_ours, settings_here
 from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.store import Entry
@@ -218,9 +217,9 @@ class Replays:
 
 def before(stretch: Stretch, at: Address) -> bool:
     """Return True if a batch comes before the end of a stretch."""
-    return stretch.end is None or at < (stretch.end.phase, stretch.end.epoch, stretch.end.batch)
+    return stretch.end is None or at < stretch.end.address
 
 
 def starts_at(stretch: Stretch) -> Address:
     """Return the address of a stretch's first batch, or one before all batches if it begins at the program's start."""
-    return address_of(stretch.since) if stretch.since is not None else (-1, 0, 0)
+    return stretch.since.cursor.address if stretch.since is not None else (-1, 0, 0)

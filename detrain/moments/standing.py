@@ -23,7 +23,7 @@ from detrain.base.cursor import Address, written
 from detrain.base.errors import Diverged, UsageError, last_printed
 from detrain.launcher import own_ranks
 from detrain.launcher.resume_point import require_same_program
-from detrain.moments.past_run import PastRun, address_of
+from detrain.moments.past_run import PastRun
 from detrain.python.process.environment import for_runs_of_ours
 from detrain.runtime.observers.moment_asked import AskedMoment, Found, Prompt
 from detrain.verify.work_folder import copy_folder, place_like
@@ -162,7 +162,7 @@ def _go_to(moment: AskedMoment, run: PastRun) -> Stand:
             for each in run.everyone:
                 each.set_back(work, source)
         answers = folder / "answers"
-        start = written(address_of(before[-1])) if before else ""
+        start = written(before[-1].cursor.address) if before else ""
         messages.say(f"going to {written(at)} from {f'the checkpoint {start}' if before else 'the start'}")
         again = run.again(before, home, source)
         status, said = run_up_to(moment, run, again, work, answers)
@@ -188,7 +188,7 @@ def _narrowed(moment: AskedMoment, run: PastRun) -> AskedMoment:
     """
     batches = list(run.batches)
     first, last = batches.index(moment.at), batches.index(moment.until)
-    behind = {bisect_left(batches, address_of(entry)) + 1 for entry in run.entries}
+    behind = {bisect_left(batches, entry.cursor.address) + 1 for entry in run.entries}
     places = [batches[at] for at in sorted(behind) if first < at < last]
     low, high = 0, len(places)
     while low < high:

@@ -12,7 +12,7 @@ from detrain.base.cursor import Cursor
 from detrain.base.errors import StoreError
 from detrain.base.framework_names import FRAMEWORKS, TENSORFLOW
 from detrain.base.losses import conditional, lacking
-from detrain.base.source_files import sources
+from detrain.base.source_files import imported_in, sources
 from detrain.base.structure import Loop, Structure
 from detrain.instrument.outside_inputs import lifted_random_ops, outside_inputs, stateful_stages
 from detrain.launcher.program import Program
@@ -120,11 +120,7 @@ def _own_ranks(trees: dict[str, ast.Module]) -> list[str]:
 
 def _of_frameworks(trees: dict[str, ast.Module]) -> list[str]:
     """Return lines about the state that is captured of the frameworks that a program imports."""
-    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-    tops = {name.partition(".")[0] for name in names}
-    tops = {keras_backend.foreseen(trees.values()) if top == "keras" else top for top in tops}
+    tops = {keras_backend.foreseen(trees.values()) if top == "keras" else top for top in imported_in(trees.values())}
     found = [each for each in FRAMEWORKS if not each.modules.isdisjoint(tops)] or [TENSORFLOW]
     streams = ["random, numpy.random", *(each.streams for each in found if each.streams)]
     return [*(each.captured for each in found), f"random streams: {', '.join(streams)}"]

@@ -473,4 +473,4 @@ def link(entries: Sequence[Entry], before: Address, home: Path) -> None:
 
 def up_to(entries: Sequence[Entry], cursor: Address) -> list[Entry]:
     """Return the checkpoints at or before a cursor, those of earlier phases included."""
-    return [entry for entry in entries if (entry.cursor.phase, entry.cursor.epoch, entry.cursor.batch) <= cursor]
+    return [entry for entry in entries if entry.cursor.address <= cursor]

@@ -86,7 +86,7 @@ def _between(one: ComparedRun, found: Comparison) -> tuple[Entry | None, Address
         if entry is None:
             continue
         if any(not difference.is_unused for difference in differences):
-            return start, (entry.cursor.phase, entry.cursor.epoch, entry.cursor.batch)
+            return start, entry.cursor.address
         if entry.cursor.cut == "epoch":
             start = entry
     return start, None

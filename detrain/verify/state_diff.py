@@ -65,17 +65,17 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def compare(one: Snapshot, other: Snapshot) -> list[Difference]:
     """Return the differences between two checkpoints: tensors first, then random streams, then Python values."""
-    found = list(_compare_arrays(one.tensors, other.tensors, "tensor"))
+    found = list(_compare_tensors(one.tensors, other.tensors))
     for name in sorted({*one.rng, *other.rng}):
         if one.rng.get(name) != other.rng.get(name):
             found.append(Difference(name, "stream"))
     return [*found, *_compare_python(one, other)]
 
 
-def compare_arrays(name: str, one: Array, other: Array, what: str = "tensor") -> Difference | None:
+def compare_arrays(name: str, one: Array, other: Array) -> Difference | None:
     """Return the difference of two arrays, or None if they have the same bits."""
     if one.dtype != other.dtype or one.shape != other.shape:
-        return Difference(name, what, f"{one.dtype}{list(one.shape)} against {other.dtype}{list(other.shape)}")
+        return Difference(name, "tensor", f"{one.dtype}{list(one.shape)} against {other.dtype}{list(other.shape)}")
     if digest_array(one) == digest_array(other):
         return None
     size = max(one.itemsize, 1)
@@ -90,7 +90,7 @@ def compare_arrays(name: str, one: Array, other: Array, what: str = "tensor") ->
             values = [array.reshape(-1)[differs].astype(np.float64) for array in (one, other)]
             if not (np.isnan(values[0]) ^ np.isnan(values[1])).any():
                 largest = float(np.nanmax(np.abs(values[0] - values[1]), initial=0.0))
-    return Difference(name, what, "", int(differs.sum()), int(one.size), ulp, largest)
+    return Difference(name, "tensor", "", int(differs.sum()), int(one.size), ulp, largest)
 
 
 def _ordered(integers: Array) -> Array:
@@ -101,11 +101,11 @@ def _ordered(integers: Array) -> Array:
         return np.where(wide < 0, lowest - wide, wide)
 
 
-def _compare_arrays(one: Mapping[str, Array], other: Mapping[str, Array], what: str) -> Iterator[Difference]:
+def _compare_tensors(one: Mapping[str, Array], other: Mapping[str, Array]) -> Iterator[Difference]:
     for name in [*one, *(name for name in other if name not in one)]:
         if name not in one or name not in other:
-            yield Difference(name, what, f"only in the {'first' if name in one else 'second'}")
-        elif (difference := compare_arrays(name, one[name], other[name], what)) is not None:
+            yield Difference(name, "tensor", f"only in the {'first' if name in one else 'second'}")
+        elif (difference := compare_arrays(name, one[name], other[name])) is not None:
             yield difference
 
 

@@ -12,7 +12,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from types import FrameType
 from typing import Any, Protocol
 
 import msgspec
@@ -20,7 +19,6 @@ import numpy as np
 
 from detrain.adapters.api import Adapter
 from detrain.adapters.group import Adapters
-from detrain.adapters.instruments import Instruments
 from detrain.base.array_memory import writing
 from detrain.base.digest import Array
 from detrain.faults.drawing import draw_injection
@@ -31,27 +29,10 @@ from detrain.python.codec.in_process import encode_value, restore_value
 from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.outside.open_files import Files
 from detrain.runtime.state.codec_hooks import ProgramHooks
+from tests.adapters.trial import Trial
 
 SUBJECTS = {"tensorflow": "tests.adapters.of_tensorflow", "torch": "tests.adapters.of_torch", "jax": "tests.adapters.of_jax"}
 """The module with the function `subject(experiment)` of each adapter."""
-
-
-class Trial:
-    """The experiment of the process: keeps the adapter's instruments."""
-
-    def __init__(self) -> None:
-        self.plans = [Experiment(log="", is_profile=True)]
-        self.instruments: Instruments | None = None
-
-    def attach(self, instruments: Instruments) -> None:
-        """Keep the adapter's instruments."""
-        self.instruments = instruments
-
-    def ends_with(self, _loss: Callable[[], float]) -> bool:
-        return False
-
-    def ends_with_error(self, _error: Exception, _frame: FrameType) -> bool:
-        return False
 
 
 class Subject(Protocol):
@@ -347,7 +328,6 @@ def the_sites_of_a_step_have_names_of_their_own(subject: Subject) -> None:
 def a_variable_in_memory_that_is_struck_differs_in_the_bit_that_is_said(subject: Subject) -> None:
     """The struck variable is of the kind of its site; no other variable changes."""
     instruments = trial.instruments
-    assert instruments is not None
     subject.step()
     sites = [site for site in instruments.memory() if site.operands["output"].dtype == "float32"]
     for kind in ("weight", "slot", "statistic"):
@@ -376,7 +356,6 @@ def a_fault_at_a_site_does_what_its_plan_says_and_again(subject: Subject) -> Non
     nothing.
     """
     instruments = trial.instruments
-    assert instruments is not None
     for _ in range(2):
         subject.step()  # the first steps build graphs and slots
     held = Moment(subject)
@@ -411,7 +390,6 @@ def state(subject: Subject) -> dict[str, bytes]:
 
 def profiled(subject: Subject) -> list[Any]:
     """Return the sites of a step."""
-    assert trial.instruments is not None
     trial.instruments.begin_step()
     subject.step()
     return trial.instruments.sites()

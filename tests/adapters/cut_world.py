@@ -4,7 +4,9 @@ objects of a training that was made anew, up to its loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -120,6 +122,85 @@ class World:
             elif not name.startswith("class|"):
                 names[name] = value
         return decoder.finish()
+
+    # What tells a framework's trainings apart.
+
+    def as_a_process(self) -> AbstractContextManager[None]:
+        """Inside, the framework is as in a process that starts."""
+        return nullcontext()
+
+    def describe(self, names: Mapping[str, Any], tried: Case) -> list[str]:
+        """Return the objects that names lead to, as lines, as the framework itself reads them."""
+        raise NotImplementedError
+
+    def versions(self, _names: Mapping[str, Any]) -> list[int]:
+        """Return the version counters of all tensors."""
+        return []
+
+    def rest(self) -> Any:
+        """Return the state at a cut that no name leads to."""
+
+    @contextmanager
+    def resumed(self, _rest: Any) -> Iterator[None]:
+        """Inside, names are put back; the rest of the state is, too."""
+        yield
+
+    def run(self, tried: Case) -> Outcome:
+        """Run a training as a whole, and once more from its cut."""
+        with self.as_a_process():
+            names, step = made(tried)
+            for turn in range(BEFORE + AFTER):
+                step(turn)
+            unread = self.describe(vars(names), tried)
+        with self.as_a_process():
+            names, step = made(tried)
+            baseline = self.baseline(vars(names))
+            for turn in range(BEFORE):
+                step(turn)
+            versions = self.versions(vars(names))
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                encoded = self.encode(vars(names), baseline)
+            read = self.versions(vars(names))
+            file, rest = packed(encoded), self.rest()
+            whole_at_cut = self.describe(vars(names), tried)
+            for turn in range(BEFORE, BEFORE + AFTER):
+                step(turn)
+            whole = self.describe(vars(names), tried)
+            is_held = packed(encoded) == file
+        with self.as_a_process():
+            names, step = made(tried)
+            baseline = self.baseline(vars(names))
+            with self.resumed(rest):
+                missing = self.restore(file, vars(names), baseline)
+            if tried.is_refused:
+                return Outcome(encoded.not_captured, missing, ([], []), ([], whole), unread, is_held, (read, versions))
+            at_cut = self.describe(vars(names), tried)
+            for turn in range(BEFORE, BEFORE + AFTER):
+                step(turn)
+            at_end = self.describe(vars(names), tried)
+        return Outcome(encoded.not_captured, missing, (at_cut, whole_at_cut), (at_end, whole), unread, is_held, (read, versions))
+
+
+def assert_exact(outcome: Outcome, tried: Case) -> None:
+    """Assert that the resumed training went on as the whole one, or that the checkpoint names what it does not hold."""
+    assert outcome.versions[0] == outcome.versions[1], "reading has moved a version counter"
+    assert outcome.is_held, "what is held has changed"
+    assert [each for each in outcome.lost if not tried.lost or not each.startswith(tried.lost)] == []
+    assert [each for each in tried.lost if not any(loss.startswith(each) for loss in outcome.lost)] == []
+    if tried.is_refused:
+        return
+    assert _first_difference(outcome.at_end[1], outcome.unread) is None, "reading has changed the training"
+    assert outcome.missing == []
+    assert _first_difference(*outcome.at_cut) is None
+    assert _first_difference(*outcome.at_end) is None
+
+
+def _first_difference(one: list[str], other: list[str]) -> str | None:
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            return f"{mine[:300]} | not | {theirs[:300]}"
+    return None if len(one) == len(other) else f"{len(one)} lines, not {len(other)}"
 
 
 def packed(encoded: Encoded) -> bytes:

@@ -21,7 +21,7 @@ from detrain.adapters.api import Settings
 from detrain.adapters.jax.adapter import Jax
 from detrain.python.process.random_streams import Streams
 from tests.adapters import cut_world
-from tests.adapters.cut_world import AFTER, BEFORE, Case, Outcome, cases, made, packed
+from tests.adapters.cut_world import Case, cases
 
 CASES, case = cases()
 
@@ -34,6 +34,22 @@ class World(cut_world.World):
         self.adapter = Jax(Settings(seed=0, threads=1, on_update=self.updates.append), Streams())
         super().__init__(self.adapter)
 
+    def describe(self, names: Mapping[str, object], _tried: Case) -> list[str]:
+        """See `cut_world.World`."""
+        return describe(names)
+
+    def rest(self) -> dict[str, Any]:
+        """Return the adapter's state."""
+        state: dict[str, Any] = json.loads(self.adapter.state())
+        state["traces"] = {"counts": {}, "found": {}}  # functions of one name are numbered by process
+        return state
+
+    @contextmanager
+    def resumed(self, rest: dict[str, Any]) -> Iterator[None]:
+        """Set the adapter's state; names are put back behind it."""
+        self.adapter.set_state(json.dumps(rest).encode(), {}, "auto")
+        yield
+
 
 @contextmanager
 def jax_put_back() -> Iterator[None]:
@@ -43,36 +59,6 @@ def jax_put_back() -> Iterator[None]:
     yield
     for owner, held in zip(owners, before, strict=True):
         vars(owner).update(held)
-
-
-def run(world: World, tried: Case) -> Outcome:
-    """Run a training as a whole, and once more from its cut."""
-    names, step = made(tried)
-    for turn in range(BEFORE + AFTER):
-        step(turn)
-    unread = describe(vars(names))
-
-    names, step = made(tried)
-    baseline = world.baseline(vars(names))
-    for turn in range(BEFORE):
-        step(turn)
-    encoded = world.encode(vars(names), baseline)
-    file, state = packed(encoded), json.loads(world.adapter.state())
-    whole_at_cut = describe(vars(names))
-    for turn in range(BEFORE, BEFORE + AFTER):
-        step(turn)
-    whole = describe(vars(names))
-    is_held = packed(encoded) == file
-
-    names, step = made(tried)
-    baseline = world.baseline(vars(names))
-    state["traces"] = {"counts": {}, "found": {}}  # functions of one name are numbered by process
-    world.adapter.set_state(json.dumps(state).encode(), {}, "auto")
-    missing = world.restore(file, vars(names), baseline)
-    at_cut = describe(vars(names))
-    for turn in range(BEFORE, BEFORE + AFTER):
-        step(turn)
-    return Outcome(encoded.not_captured, missing, (at_cut, whole_at_cut), (describe(vars(names)), whole), unread, is_held)
 
 
 def describe(names: Mapping[str, object]) -> list[str]:

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from tests.adapters.cut_world import packed  # noqa: E402
 from tests.adapters.torch_describe import describe  # noqa: E402
-from tests.adapters.torch_resume import World, packed  # noqa: E402
+from tests.adapters.torch_resume import World  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

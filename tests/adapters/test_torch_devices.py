@@ -25,7 +25,8 @@ from detrain.base.errors import FrameworkUnsupported  # noqa: E402
 from detrain.python.codec.graph_files import unpack  # noqa: E402
 from detrain.python.inspect.object_graph import FORMAT, Graph  # noqa: E402
 from detrain.store import LateArrays  # noqa: E402
-from tests.adapters.torch_resume import World, packed  # noqa: E402
+from tests.adapters.cut_world import packed  # noqa: E402
+from tests.adapters.torch_resume import World  # noqa: E402
 
 BYTES = 1 << 17
 

@@ -13,8 +13,9 @@ torch = pytest.importorskip("torch")
 
 import tests.adapters.test_torch_aliases  # noqa: E402  which enters its trainings
 import tests.adapters.test_torch_state  # noqa: E402, F401
+from tests.adapters.cut_world import made  # noqa: E402
 from tests.adapters.torch_describe import describe  # noqa: E402
-from tests.adapters.torch_resume import CASES, World, as_a_process, made  # noqa: E402
+from tests.adapters.torch_resume import CASES, World, as_a_process  # noqa: E402
 
 FILES: dict[str, tuple[bytes, bytes]] = msgspec.msgpack.decode((Path(__file__).parent / "golden" / "torch-3.msgpack").read_bytes())
 """For each training the state that was written, and the digest of the description of all objects then. Nothing is

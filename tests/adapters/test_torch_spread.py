@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.adapters.test_torch_state import first_difference  # noqa: E402
-from tests.adapters.torch_resume import World, packed, run  # noqa: E402
+from tests.adapters.cut_world import assert_exact, packed  # noqa: E402
+from tests.adapters.torch_resume import World  # noqa: E402
 from tests.adapters.torch_spread import CASES, spread, start  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -29,19 +29,7 @@ def world() -> Iterator[World]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_training_that_is_resumed_goes_on_as_the_whole_one(world: World, name: str) -> None:
-    tried = CASES[name]
-
-    outcome = run(world, tried)
-
-    assert outcome.is_held
-    if tried.is_refused:
-        assert outcome.lost != []
-        return
-    assert outcome.lost == []
-    assert first_difference(outcome.at_end[1], outcome.unread) is None
-    assert outcome.missing == []
-    assert first_difference(*outcome.at_cut) is None
-    assert first_difference(*outcome.at_end) is None
+    assert_exact(world.run(CASES[name]), CASES[name])
 
 
 def test_a_tensor_of_another_mesh_is_not_made_again(world: World) -> None:

@@ -24,7 +24,8 @@ from detrain.python.codec.baseline import Baseline  # noqa: E402
 from detrain.python.codec.coders import Encoder  # noqa: E402
 from detrain.python.codec.graph_files import unpack  # noqa: E402
 from tests.adapters import torch_compiled, torch_layouts, torch_modules, torch_optimizers, torch_values  # noqa: E402, F401
-from tests.adapters.torch_resume import CASES, World, made, packed, run  # noqa: E402
+from tests.adapters.cut_world import assert_exact, made, packed  # noqa: E402
+from tests.adapters.torch_resume import CASES, World  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch says of much that it may change
 
@@ -39,20 +40,7 @@ def world() -> Iterator[World]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_training_that_is_resumed_goes_on_as_the_whole_one(world: World, name: str) -> None:
-    tried = CASES[name]
-
-    outcome = run(world, tried)
-
-    assert outcome.versions[0] == outcome.versions[1], "reading has moved a version counter"
-    assert outcome.is_held, "what is held has changed"
-    assert [each for each in outcome.lost if not tried.lost or not each.startswith(tried.lost)] == []
-    assert [each for each in tried.lost if not any(loss.startswith(each) for loss in outcome.lost)] == []
-    if tried.is_refused:
-        return
-    assert first_difference(outcome.at_end[1], outcome.unread) is None, "reading has changed the training"
-    assert outcome.missing == []
-    assert first_difference(*outcome.at_cut) is None
-    assert first_difference(*outcome.at_end) is None
+    assert_exact(world.run(CASES[name]), CASES[name])
 
 
 def test_backward_through_a_graph_that_no_checkpoint_holds_fails_and_says_why(world: World) -> None:
@@ -152,13 +140,6 @@ def test_what_pytorch_keeps_for_the_process_is_named() -> None:
         assert len(counts.uncaptured()) == 2
     handle.remove()
     assert counts.uncaptured() == []
-
-
-def first_difference(one: list[str], other: list[str]) -> str | None:
-    for mine, theirs in zip(one, other, strict=False):
-        if mine != theirs:
-            return f"{mine[:200]} | not | {theirs[:200]}"
-    return None if len(one) == len(other) else f"{len(one)} lines, not {len(other)}"
 
 
 def test_a_baseline_keeps_no_graph_alive() -> None:

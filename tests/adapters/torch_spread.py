@@ -110,7 +110,7 @@ def weights_that_are_frozen_and_hooked(w: Any) -> Training:
             w.handle.remove()
 
 
-@case(lost=("w.loss",), is_refused=True)
+@case(lost=("loss",), is_refused=True)
 def what_was_computed(w: Any) -> Training:
     w.weight = torch.nn.Parameter(spread(mesh(), [Replicate(), Shard(0)], 2, 3))
     w.loss = None

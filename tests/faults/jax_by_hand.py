@@ -26,23 +26,7 @@ from detrain.faults.models import PUBLISHED
 from detrain.faults.plan import trial_rng
 from detrain.faults.sites import Site
 from detrain.python.process.random_streams import Streams
-
-
-class Trial:
-    """The experiment of the process: keeps the adapter's instruments."""
-
-    def __init__(self, plans: Sequence[Experiment]) -> None:
-        self.plans = plans
-
-    def attach(self, instruments: Any) -> None:
-        self.instruments = instruments
-
-    def ends_with(self, _loss: object) -> bool:
-        return False
-
-    def ends_with_error(self, _error: object, _frame: object) -> bool:
-        return False
-
+from tests.adapters.trial import PROFILE, Trial
 
 PLACES: dict[str, tuple[str, str, int]] = {
     "first product": ("forward/first/dot_general@0", "output", 0),
@@ -88,7 +72,7 @@ def program_named() -> Any:
 
 
 def sites() -> list[Site]:
-    instruments = begin([Experiment(log="", is_profile=True)])
+    instruments = begin([PROFILE])
     program = program_named()
     found: list[Site] = []
     program.run(program.compiled(0, 1), instruments.begin_step, lambda: found.extend(instruments.sites()))

@@ -13,9 +13,9 @@ from jax import lax
 
 from detrain.adapters.jax.faults.injector import InjectionPoint
 from detrain.faults.drawing import draw_injection
-from detrain.faults.experiment import Experiment
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
+from tests.adapters.trial import PROFILE
 from tests.faults.jax_by_hand import begin
 
 START = np.array([0.5, 3, 40], np.float32)
@@ -60,7 +60,7 @@ def by_hand(groups: list[Any], wrong: tuple[int, int] | None) -> list[Any]:
 
 def main() -> None:
     """Print the differences, and the numbers of decisions."""
-    instruments = begin([Experiment(log="", is_profile=True)])
+    instruments = begin([PROFILE])
     wrong, executions = [], []
     for step, groups in ((one_by_one, [START[:1], START[1:2], START[2:]]), (together, [START])):
         instruments.begin_step()

@@ -15,9 +15,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from detrain.adapters.jax.faults.injector import InjectionPoint
 from detrain.faults.drawing import draw_injection
-from detrain.faults.experiment import Experiment
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
+from tests.adapters.trial import PROFILE
 from tests.faults.jax_by_hand import begin
 
 MESH = jax.make_mesh((4, 2), ("rows", "columns"), axis_types=(AxisType.Auto,) * 2)
@@ -60,7 +60,7 @@ def step_with(hand: Any, *, checks: bool = True) -> Any:
 
 def main() -> None:
     """Hit each of the two ops on two devices, in two turns, and print the differences."""
-    instruments, wrong, tried = begin([Experiment(log="", is_profile=True)]), [], 0
+    instruments, wrong, tried = begin([PROFILE]), [], 0
     given = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
     rows = jax.device_put(given, NamedSharding(MESH, PartitionSpec("rows")))
     for checks in (True, False):

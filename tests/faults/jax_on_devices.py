@@ -21,6 +21,7 @@ from detrain.faults.experiment import Experiment
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
 from detrain.faults.sites import Site
+from tests.adapters.trial import PROFILE
 from tests.faults.jax_by_hand import begin
 
 DEVICES = 8
@@ -76,7 +77,7 @@ def bits(result: Any) -> list[bytes]:
 def main(what: str) -> None:
     """Print the sites, or the differences."""
     if what == "sites":
-        instruments = begin([Experiment(log="", is_profile=True)])
+        instruments = begin([PROFILE])
         instruments.begin_step()
         jax.jit(train_step)(*given())
         print(msgspec.json.encode(instruments.sites()).decode())

@@ -10,7 +10,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -20,32 +19,16 @@ from torch.nn import functional
 
 from detrain.adapters.api import Settings
 from detrain.adapters.torch.adapter import Torch
-from detrain.adapters.torch.faults.instruments import TorchInstruments
 from detrain.base.errors import FaultInvalid
 from detrain.faults.drawing import draw_injection
-from detrain.faults.experiment import BITS, Experiment, Injection
+from detrain.faults.experiment import BITS, Injection
 from detrain.faults.models import PUBLISHED
 from detrain.faults.plan import trial_rng
 from detrain.python.process.random_streams import Streams
+from tests.adapters.trial import Trial
 
 aten = torch.ops.aten
 Tensors = dict[str, Any]
-
-
-class Trial:
-    """The experiment of the process: keeps the adapter's instruments."""
-
-    def __init__(self) -> None:
-        self.plans = [Experiment(log="", is_profile=True)]
-
-    def attach(self, instruments: Any) -> None:
-        self.instruments: TorchInstruments = instruments
-
-    def ends_with(self, _loss: Callable[[], float]) -> bool:
-        return False
-
-    def ends_with_error(self, _error: Exception, _frame: FrameType) -> bool:
-        return False
 
 
 @dataclass
@@ -128,17 +111,20 @@ class Step:
 
 
 class Images:
-    def __init__(self, *, foreach: bool, is_last: bool) -> None:
+    def __init__(self, *, foreach: bool = False, is_last: bool = False, is_plain: bool = False) -> None:
+        """`is_plain`: without batch normalisation and without momentum."""
         torch.manual_seed(5)
+        self.is_foreach, self.is_plain = foreach, is_plain
+        norm = [] if is_plain else [nn.BatchNorm2d(16)]
         self.model = nn.Sequential(
-            nn.Conv2d(4, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 2), nn.Flatten(), nn.Linear(64, 7)
+            nn.Conv2d(4, 16, 3, 2, 1), *norm, nn.ReLU(), nn.Conv2d(16, 16, 2), nn.Flatten(), nn.Linear(64, 7)
         )
-        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9, foreach=foreach)
+        self.run: Any = self.model
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.0 if is_plain else 0.9, foreach=foreach)
         self.images, self.labels = torch.randn(5, 4, 6, 6), torch.tensor([1, 0, 6, 3, 3])
         if is_last:
             self.model, self.images = (each.to(memory_format=torch.channels_last) for each in (self.model, self.images))
-        self.is_foreach = foreach
-        for parameter in self.model.parameters():  # not the first step: there are buffers of the momentum
+        for parameter in () if is_plain else self.model.parameters():  # not the first step: there are buffers of the momentum
             self.optimizer.state[parameter]["momentum_buffer"] = torch.randn(parameter.shape).view_as(parameter)
             if is_last and parameter.dim() == 4:
                 buffer = self.optimizer.state[parameter]["momentum_buffer"]
@@ -146,59 +132,58 @@ class Images:
 
 
 def image_step(it: Images) -> None:
-    model, optimizer = it.model, it.optimizer
-    loss = functional.cross_entropy(model(it.images), it.labels)
-    loss.backward()
+    run, optimizer = it.run, it.optimizer
+    functional.cross_entropy(run(it.images), it.labels).backward()
     optimizer.step()
 
 
 def image_step_by_hand(it: Images, op: ByHand) -> None:
-    conv, norm, _relu, other, _flat, linear = it.model
-    forward, backward = "forward/it.model", "backward/it.model"
-    one = [1, 1]
+    conv, *norms, relu, other, _flat, linear = it.model
+    forward, backward, one = "forward/it.model", "backward/it.model", [1, 1]
+    relu, last, head = (list(it.model).index(each) for each in (relu, other, linear))
     y = op(f"{forward}.0/convolution", aten.convolution, it.images, conv.weight, conv.bias, [2, 2], one, one, False, [0, 0], 1)
-    op(f"{forward}.1/add_", aten.add_, norm.num_batches_tracked, 1)
-    # The adapter counts the two tensors that batch normalisation writes as its fourth and fifth results.
-    running = [norm.running_mean, norm.running_var]
-    z, mean, factor = op(
-        f"{forward}.1/native_batch_norm",
-        aten.native_batch_norm,
-        y,
-        norm.weight,
-        norm.bias,
-        *running,
-        True,
-        0.1,
-        1e-5,
-        writes=running,
-    )
-    r = op(f"{forward}.2/relu", aten.relu, z)
-    v = op(f"{forward}.3/convolution", aten.convolution, r, other.weight, other.bias, one, [0, 0], one, False, [0, 0], 1)
+    z = y
+    for norm in norms:
+        op(f"{forward}.1/add_", aten.add_, norm.num_batches_tracked, 1)
+        # The adapter counts the two tensors that batch normalisation writes as its fourth and fifth results.
+        running = [norm.running_mean, norm.running_var]
+        z, mean, factor = op(
+            f"{forward}.1/native_batch_norm",
+            aten.native_batch_norm, y, norm.weight, norm.bias, *running, True, 0.1, 1e-5, writes=running,
+        )  # fmt: skip
+    r = op(f"{forward}.{relu}/relu", aten.relu, z)
+    v = op(f"{forward}.{last}/convolution", aten.convolution, r, other.weight, other.bias, one, [0, 0], one, False, [0, 0], 1)
     flat = aten.view(v.contiguous(), [5, 64])
-    o = op(f"{forward}.5/addmm", aten.addmm, linear.bias, flat, linear.weight.t())
+    o = op(f"{forward}.{head}/addmm", aten.addmm, linear.bias, flat, linear.weight.t())
     s = op("forward/_log_softmax", aten._log_softmax, o, 1, False)
     _loss, weight = op("forward/nll_loss_forward", aten.nll_loss_forward, s, it.labels, None, 1, -100)
     ds = op("backward/nll_loss_backward", aten.nll_loss_backward, torch.ones(()), s, it.labels, None, 1, -100, weight)
     do = op("backward/_log_softmax_backward_data", aten._log_softmax_backward_data, ds, s, 1, torch.float32)
-    dflat = op(f"{backward}.5/mm", aten.mm, do, linear.weight.t().t())
-    dw5 = op(f"{backward}.5/mm", aten.mm, do.t(), flat)
-    db5 = op(f"{backward}.5/sum", aten.sum, do, [0], True)
+    dflat = op(f"{backward}.{head}/mm", aten.mm, do, linear.weight.t().t())
+    dw5 = op(f"{backward}.{head}/mm", aten.mm, do.t(), flat)
+    db5 = op(f"{backward}.{head}/sum", aten.sum, do, [0], True)
     dv = aten.view(dflat, list(v.shape))
     dr, dw3, db3 = op(
-        f"{backward}.3/convolution_backward",
+        f"{backward}.{last}/convolution_backward",
         aten.convolution_backward, dv, r, other.weight, [16], one, [0, 0], one, False, [0, 0], 1, [True] * 3,
     )  # fmt: skip
-    dz = op(f"{backward}.2/threshold_backward", aten.threshold_backward, dr, r, 0)
-    dy, dg, dn = op(
-        f"{backward}.1/native_batch_norm_backward",
-        aten.native_batch_norm_backward, dz, y, norm.weight, *running, mean, factor, True, 1e-5, [True] * 3,
-    )  # fmt: skip
+    dy = op(f"{backward}.{relu}/threshold_backward", aten.threshold_backward, dr, r, 0)
+    of_norm = []
+    for norm in norms:
+        dy, *of_norm = op(
+            f"{backward}.1/native_batch_norm_backward",
+            aten.native_batch_norm_backward, dy, y, norm.weight, *running, mean, factor, True, 1e-5, [True] * 3,
+        )  # fmt: skip
     _dx, dw0, db0 = op(
         f"{backward}.0/convolution_backward",
         aten.convolution_backward, dy, it.images, conv.weight, [16], [2, 2], one, one, False, [0, 0], 1, [False, True, True],
     )  # fmt: skip
-    gradients = [dw0, db0, dg, dn, dw3, db3, dw5, aten.view(db5, [7])]
+    gradients = [dw0, db0, *of_norm, dw3, db3, dw5, aten.view(db5, [7])]
     parameters = list(it.model.parameters())
+    if it.is_plain:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            op("optimizer/it.optimizer/add_", aten.add_, parameter, gradient, alpha=-0.1)
+        return
     buffers = [it.optimizer.state[each]["momentum_buffer"] for each in parameters]
     if it.is_foreach:
         op("optimizer/it.optimizer/_foreach_mul_", aten._foreach_mul_, buffers, 0.9, writes=buffers)
@@ -311,7 +296,8 @@ def word_step_by_hand(it: Words, op: ByHand) -> None:
 
 
 def image_state(it: Images) -> Tensors:
-    kept = {f"momentum {n}": it.optimizer.state[p]["momentum_buffer"] for n, p in it.model.named_parameters()}
+    parameters = () if it.is_plain else it.model.named_parameters()
+    kept = {f"momentum {n}": it.optimizer.state[p]["momentum_buffer"] for n, p in parameters}
     return {**it.model.state_dict(), **kept}
 
 
@@ -323,7 +309,7 @@ def word_state(it: Words) -> Tensors:
 
 
 STEPS: dict[str, Step] = {
-    "images, SGD": Step(lambda: Images(foreach=False, is_last=False), image_step, image_step_by_hand, image_state),
+    "images, SGD": Step(Images, image_step, image_step_by_hand, image_state),
     "images, channels last, SGD of all at once": Step(
         lambda: Images(foreach=True, is_last=True), image_step, image_step_by_hand, image_state
     ),

@@ -29,12 +29,14 @@ from detrain.faults.plan import trial_rng
 from detrain.faults.sites import Site
 from tests.faults import torch_by_hand
 from tests.faults.torch_by_hand import (
-    ByHand,
+    Images,
     Step,
     Words,
     adapter,
-    aten,
     follow_compiled,
+    image_state,
+    image_step,
+    image_step_by_hand,
     instruments,
     print_wrong,
     run_by_hand,
@@ -57,56 +59,17 @@ def words() -> Words:
     return it
 
 
-class Pixels:
-    """A step with convolutions, one of them with a stride and padding."""
-
-    def __init__(self) -> None:
-        torch._dynamo.reset()
-        torch.manual_seed(7)
-        self.model = nn.Sequential(nn.Conv2d(4, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 16, 2), nn.Flatten(), nn.Linear(64, 7))
-        self.run = torch.compile(self.model, **AOT)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
-        self.images, self.labels = torch.randn(5, 4, 6, 6), torch.tensor([1, 0, 6, 3, 3])
-
-
-def pixel_step(it: Pixels) -> None:
-    run, optimizer = it.run, it.optimizer
-    functional.cross_entropy(run(it.images), it.labels).backward()
-    optimizer.step()
-
-
-def pixel_step_by_hand(it: Pixels, op: ByHand) -> None:
-    conv, _relu, other, _flat, linear = it.model
-    forward, backward, one = "forward/it.model", "backward/it.model", [1, 1]
-    y = op(f"{forward}.0/convolution", aten.convolution, it.images, conv.weight, conv.bias, [2, 2], one, one, False, [0, 0], 1)
-    r = op(f"{forward}.1/relu", aten.relu, y)
-    v = op(f"{forward}.2/convolution", aten.convolution, r, other.weight, other.bias, one, [0, 0], one, False, [0, 0], 1)
-    flat = aten.view(v.contiguous(), [5, 64])
-    o = op(f"{forward}.4/addmm", aten.addmm, linear.bias, flat, linear.weight.t())
-    s = op("forward/_log_softmax", aten._log_softmax, o, 1, False)
-    _loss, weight = op("forward/nll_loss_forward", aten.nll_loss_forward, s, it.labels, None, 1, -100)
-    ds = op("backward/nll_loss_backward", aten.nll_loss_backward, torch.ones(()), s, it.labels, None, 1, -100, weight)
-    do = op("backward/_log_softmax_backward_data", aten._log_softmax_backward_data, ds, s, 1, torch.float32)
-    dflat = op(f"{backward}.4/mm", aten.mm, do, linear.weight.t().t())
-    dw5 = op(f"{backward}.4/mm", aten.mm, do.t(), flat)
-    db5 = op(f"{backward}.4/sum", aten.sum, do, [0], True)
-    dv = aten.view(dflat, list(v.shape))
-    dr, dw3, db3 = op(
-        f"{backward}.2/convolution_backward",
-        aten.convolution_backward, dv, r, other.weight, [16], one, [0, 0], one, False, [0, 0], 1, [True] * 3,
-    )  # fmt: skip
-    dy = op(f"{backward}.1/threshold_backward", aten.threshold_backward, dr, r, 0)
-    _dx, dw0, db0 = op(
-        f"{backward}.0/convolution_backward",
-        aten.convolution_backward, dy, it.images, conv.weight, [16], [2, 2], one, one, False, [0, 0], 1, [False, True, True],
-    )  # fmt: skip
-    for parameter, gradient in zip(it.model.parameters(), [dw0, db0, dw3, db3, dw5, aten.view(db5, [7])], strict=True):
-        op("optimizer/it.optimizer/add_", aten.add_, parameter, gradient, alpha=-0.1)
+def images() -> Images:
+    """A step with convolutions, one of them with a stride and padding, whose model is compiled."""
+    torch._dynamo.reset()
+    it = Images(is_plain=True)
+    it.run = torch.compile(it.model, **AOT)
+    return it
 
 
 STEPS = {
     "compiled words, AdamW for": Step(words, word_step, word_step_by_hand, word_state),
-    "compiled images, SGD": Step(Pixels, pixel_step, pixel_step_by_hand, lambda it: dict(it.model.state_dict())),
+    "compiled images, SGD": Step(images, image_step, image_step_by_hand, image_state),
 }
 
 

@@ -74,16 +74,27 @@ class Training:
     def plain_loss(self, x: Any, y: Any) -> Any:
         return functional.cross_entropy(self.net(x), y)
 
-    def one(self, turn: int) -> None:
-        """Train a step."""
+    def one(self, turn: int) -> Any:
+        """Train a step; return its loss."""
         self.optimizer.zero_grad()
-        self.loss(self.rows[turn], self.labels[turn]).backward()
+        loss = self.loss(self.rows[turn], self.labels[turn])
+        loss.backward()
         self.step()
+        return loss
 
     def state(self) -> dict[str, bytes]:
         """Return the weights and the optimizer's state as bytes."""
         kept = {f"{k} {n}": v for n, p in self.net.named_parameters() for k, v in self.optimizer.state[p].items()}
         return {name: value.detach().numpy().tobytes() for name, value in {**self.net.state_dict(), **kept}.items()}
+
+
+End = tuple[str, Any]
+"""The losses of a program, and the state that it returns."""
+
+
+def end_of(training: Any, losses: list[Any]) -> End:
+    """Return the end of a program."""
+    return repr([loss.item() for loss in losses]), training.state()
 
 
 # By hand.
@@ -126,6 +137,10 @@ class Hand(CustomGraphPass):
     outside = ""
     """The layer of nodes that no module in the graph runs."""
 
+    def begin(self, training: Any) -> None:
+        """Take a program, before its first step."""
+        Hand.outside = "loss" if training.is_whole else "training.net"
+
     def uuid(self) -> Any:
         """Return the key by which the cache of kernels distinguishes this pass."""
         return get_hash_for_files((__file__,), Hand.injection.site if Hand.injection is not None else "")
@@ -139,72 +154,74 @@ class Hand(CustomGraphPass):
         ):  # Inductor has changed the nodes' order before
             nodes.sort(key=lambda node: int(node.name.rpartition("_")[2]) if node.name[-1].isdigit() else 0)
         is_backward = any(node.name.startswith("tangents") for node in nodes)
+        site, _, number = Hand.injection.site.partition(":")
         turns: Counter[tuple[str, str]] = Counter()
         for node in nodes:
             name = str(node.target).split(".")[1] if node.op == "call_function" and "." in str(node.target) else ""
             tag = str(node.meta.get("partitioner_tag")).removeprefix("is_")
             stage = "optimizer" if tag == "None" else tag
-            if not name or (is_backward and stage == "forward"):
+            call, layer = self.call_of(node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}, stage)
+            if not name or layer is None or (is_backward and stage == "forward"):
                 continue
-            stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
-            key, (path, _class) = list(stack.items())[-1] if stack else ("", ("", None))
-            layer = path.rpartition("net")[2] if "net" in path else path.partition("']")[2]
-            layer = f"training.net{layer}" if stack else "training.optimizer" if stage == "optimizer" else Hand.outside
-            turn = turns[key, f"{stage}/{layer}/{name}"]
-            turns[key, f"{stage}/{layer}/{name}"] += 1
-            whole = f"{stage}/{layer}/{name}" + (f"#{turn}" if turn else "")
-            site, _, number = Hand.injection.site.partition(":")
-            if whole != site or graph in Hand.done:
+            base = f"{stage}/{layer}/{name}"
+            turn = turns[call, base]
+            turns[call, base] += 1
+            if (f"{base}#{turn}" if turn else base) != site or graph in Hand.done:
                 continue
             Hand.done.add(graph)  # a module that is called twice runs the op twice: the first run is hit
-            target = (
-                next(user for user in node.users if user.args[1] == int(number or 0))
-                if isinstance(node.meta["val"], tuple)
-                else node
-            )
+            outputs = [user for user in node.users if isinstance(node.meta["val"], tuple) and user.args[1] == int(number or 0)]
+            target = outputs[0] if outputs else node
             with graph.inserting_after(target):
                 new = graph.call_function(torch.ops.by_hand.put.default, (target,))
             new.meta = dict(target.meta)
             target.replace_all_uses_with(new, delete_user_cb=lambda user, new=new: user is not new)
 
+    def call_of(self, stack: dict[str, tuple[str, Any]], stage: str) -> tuple[str, str | None]:
+        """Return the call of the module that ran a node, and the module's name; None: the node is of no site."""
+        key, (path, _class) = list(stack.items())[-1] if stack else ("", ("", None))
+        layer = path.rpartition("net")[2] if "net" in path else path.partition("']")[2]
+        return key, f"training.net{layer}" if stack else "training.optimizer" if stage == "optimizer" else Hand.outside
 
-def by_hand(make: Callable[[], Training], injection: Injection) -> tuple[dict[str, bytes], int]:
-    """Return the end state of the program with a fault that it puts in itself, and how often it did."""
+
+def by_hand(make: Callable[[], Any], injection: Injection, by: Hand, hit: int) -> tuple[End, int]:
+    """Return the end of the program with a fault that it puts in itself in a step, and how often it did."""
     Hand.injection, Hand.runs = injection, 0
-    with config.patch(post_grad_custom_pre_pass=Hand()):
-        it = make()
-        Hand.outside = "loss" if it.is_whole else "training.net"
+    with config.patch(post_grad_custom_pre_pass=by):
+        training = make()
+        by.begin(training)
+        losses = []
         for turn in range(STEPS):
-            Hand.is_now = turn == HIT
-            it.one(turn)
-        return it.state(), Hand.runs
+            Hand.is_now = turn == hit
+            losses.append(training.one(turn))
+        return end_of(training, losses), Hand.runs
 
 
 # By the adapter.
 
 
-def trained(make: Callable[[], Training], injection: Injection | None = None, *, is_listed: bool = False) -> tuple[Any, list[Site]]:
-    """Return the end state of the program, and the sites of the step that is hit."""
-    training = make()
-    sites: list[Site] = []
+def trained(
+    make: Callable[[], Any], hit: int, injection: Injection | None = None, *, is_listed: bool = False
+) -> tuple[End, list[Site]]:
+    """Return the end of the program, and the sites of the step that is hit."""
+    training, losses, sites = make(), [], list[Site]()
     for turn in range(STEPS):
-        if turn == HIT and injection is not None:
+        if turn == hit and injection is not None:
             instruments.select(injection)
             instruments.arm(0)
-        if turn == HIT and is_listed:
+        if turn == hit and is_listed:
             instruments.begin_step()
-        training.one(turn)
-        if turn == HIT and injection is not None:
+        losses.append(training.one(turn))
+        if turn == hit and injection is not None:
             instruments.disarm()
-        if turn == HIT and is_listed:
+        if turn == hit and is_listed:
             sites = instruments.sites()
-    return training.state(), sites
+    return end_of(training, losses), sites
 
 
 def wrong(make: Callable[[], Training], *, every: int, counts: Counter[str]) -> Iterator[str]:
     """Yield the differences at every `every`th site of a program."""
-    golden, _none = trained(make)
-    listed, sites = trained(make, is_listed=True)
+    golden, _none = trained(make, HIT)
+    listed, sites = trained(make, HIT, is_listed=True)
     if listed != golden:
         yield "a step whose ops are watched is another"
     chosen = [site for site in sites if site.op not in SKIPPED and "training" in site.layer]
@@ -212,10 +229,10 @@ def wrong(make: Callable[[], Training], *, every: int, counts: Counter[str]) -> 
         chosen = [site for site in chosen if site.stage != "optimizer"]
     for number, site in list(enumerate(chosen))[::every]:
         injection = draw_injection(site, PUBLISHED["RD" if number % 2 else "RBFLIP"], 0, trial_rng(number, 5))
-        expected, runs = by_hand(make, injection)
+        expected, runs = by_hand(make, injection, Hand(), HIT)
         if runs != 1:
             yield f"{site.name}: by hand it was done {runs} times"
-        found, _none = trained(make, injection)
+        found, _none = trained(make, HIT, injection)
         firing = instruments.firing()
         counts[site.stage] += 1
         counts["unarmed equal"] += instruments.is_unarmed_equal() is True
@@ -223,7 +240,7 @@ def wrong(make: Callable[[], Training], *, every: int, counts: Counter[str]) -> 
         if firing is None or firing.count != 1:
             yield f"{site.name}: {firing}"
         if found != expected and instruments.is_unarmed_equal():
-            yield f"{site.name}: other bits in {[name for name in found if found[name] != expected[name]]}"
+            yield f"{site.name}: other bits in {[name for name, bits in found[1].items() if bits != expected[1][name]]}"
 
 
 def main(every: str) -> None:

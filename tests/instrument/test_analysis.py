@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -360,55 +361,6 @@ for i in range(2000): #B1
     samples = [next(g) for _ in range(7)] #L1
     eta, theta, meta, state = step(eta, theta, meta, state, samples) #U1
 """,
-    "nor are loops of functions that are named only where they are handed to JAX": """
-def inner(theta, state, x):
-    for row in x:
-        updates, state = opt.update(jax.grad(loss)(theta, row), state)
-        theta = optax.apply_updates(theta, updates)
-    return theta, state
-
-def body(carry, x):
-    for row in x:
-        updates, state = opt.update(jax.grad(loss)(carry[0], row), carry[1])
-        carry = optax.apply_updates(carry[0], updates), state
-    return carry, 0.0
-
-def make(turns):
-    def unrolled(theta, state, x):
-        for turn in range(turns):
-            updates, state = opt.update(jax.grad(loss)(theta, x[turn]), state)
-            theta = optax.apply_updates(theta, updates)
-        return theta, state
-    return unrolled
-
-def again(theta, state, x):
-    for row in x:
-        updates, state = opt.update(jax.grad(loss)(theta, row), state)
-        theta = optax.apply_updates(theta, updates)
-    return theta, state
-
-again = jax.jit(again, donate_argnums=0)
-first, second = jax.jit(partial(inner, theta)), partial(nnx.jit, static_argnums=0)(make(3))
-
-for epoch in range(9): #E1
-    for x in data: #B1
-        theta, state = again(theta, state, x) #U1
-        theta, state = first(theta, state, x)
-        theta, state = second(theta, state, x)
-        theta, state = jax.lax.scan(body, (theta, state), x)[0]
-""",
-    "a function that is handed to JAX and called as well may run by itself": """
-def several(theta, state, x):
-    for row in x: #B1
-        updates, state = opt.update(jax.grad(loss)(theta, row), state)
-        theta = optax.apply_updates(theta, updates) #U1
-    return theta, state
-
-fast = jax.jit(several)
-
-for epoch in range(9): #E1
-    theta, state = several(theta, state, data)
-""",
     "two optimizers update in one nest": """
 @tf.function
 def train_step(images):
@@ -607,6 +559,16 @@ for step in range(100): #B1
     x = tf.random.normal([32, 8]) #L1
     train_step(x, x) #U1
 """,
+    "noise that a network takes is no load": """
+import torch
+of_d, of_g = torch.optim.Adam(D.parameters()), torch.optim.Adam(G.parameters())
+for i in range(8): #B1
+    real = images[i * 8 : i * 8 + 8] #L1
+    fake = G(torch.randn(8, 2))
+    loss = D(fake.detach()).mean() - D(real).mean()
+    loss.backward()
+    of_d.step() #U1
+""",
 }
 """By what they show: programs, marked. `#step` stands for a compiled step `train_step`, `#plain step` for one that is
 not; `#file` begins another file."""
@@ -652,53 +614,34 @@ def test_a_compiled_step_is_the_update(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "alias",
+    ("alias", "call"),
     [
-        "step = tf.function(train_step)",
-        "step = tf.function(train_step, jit_compile=True)",
-        "step = tf.function(train_step) if args.graph else train_step",
-        "step = train_step",
-        "step = tf.function(functools.partial(train_step, training=True))",
-        "step: object = tf.function(train_step)",
-        "step = tf.function(func=train_step)",
+        ("step = tf.function(train_step)", "step(x, y)"),
+        ("step = tf.function(train_step, jit_compile=True)", "step(x, y)"),
+        ("step = tf.function(train_step) if args.graph else train_step", "step(x, y)"),
+        ("step = train_step", "step(x, y)"),
+        ("step = tf.function(functools.partial(train_step, training=True))", "step(x, y)"),
+        ("step: object = tf.function(train_step)", "step(x, y)"),
+        ("step = tf.function(func=train_step)", "step(x, y)"),
+        ("", "loss = strategy.run(train_step, args=(x, y))"),
+        ("", "loss = strategy.reduce('sum', strategy.run(train_step, args=(x, y)), axis=None)"),
+        ("", "loss = strategy.run(fn=train_step, args=(x, y))"),
     ],
 )
-def test_a_step_under_another_name_is_the_update(tmp_path: Path, alias: str) -> None:
+@pytest.mark.parametrize("data", ["dataset", "strategy.experimental_distribute_dataset(dataset)"])
+def test_a_step_is_the_update_under_another_name_and_by_a_strategy(tmp_path: Path, alias: str, call: str, data: str) -> None:
     check(
         tmp_path,
         main=with_step(
             f"""
 {alias}
 for epoch in range(3): #E1
-    for i, (x, y) in enumerate(dataset): #B1
-        step(x, y) #U1
-    for x, y in validation:
-        loss_fn(y, model(x))
-""",
-            "",
-        ),
-    )
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "strategy.run(train_step, args=(x, y))",
-        "strategy.reduce('sum', strategy.run(train_step, args=(x, y)), axis=None)",
-        "strategy.run(fn=train_step, args=(x, y))",
-    ],
-)
-def test_a_step_that_a_strategy_runs_is_the_update(tmp_path: Path, call: str) -> None:
-    check(
-        tmp_path,
-        main=with_step(
-            f"""
-for epoch in range(3): #E1
-    for x, y in strategy.experimental_distribute_dataset(dataset): #B1
-        loss = {call} #U1
+    for i, (x, y) in enumerate({data}): #B1
+        {call} #U1
     for x, y in validation:
         value = model.loss(x, y)
         loss(x)
+        loss_fn(y, model(x))
 """,
             "",
         ),
@@ -845,46 +788,39 @@ def test_an_async_loop_is_found_and_left_to_the_rewriter_to_refuse(tmp_path: Pat
 # Where the batch is loaded.
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "x, y = next(it) #L1",
-        "x, y = loader.next() #L1",
-        "batch = loader.get_batch(i) #L1\n    x, y = batch",
-        "x = data[i * 4:(i + 1) * 4] #L1\n    y = 1",
-        "x = data[i * 4:(i + 1) * 4]\n    y = labels[i * 4:(i + 1) * 4] #L1",
-        "start = i * 4\n    x, y = data[start:start + 4] #L1",
-        "index = np.random.randint(0, 10, 4)\n    x, y = data[index] #L1",
-        "x, y = next(it) #L1\n    x = tf.cast(x, 'float32')",
-        "x, y = next(it) #L1\n    x = augment(x)\n    y = y[0]",
-        "try:\n        x, y = loader.next() #L1\n    except StopIteration:\n        continue",
-        "if it is None:\n        it = iter(data)\n    x, y = next(it) #L1",
-        "print(i)\n    x, y = next(it) #L1\n    print(x)",
-        "x: object = next(it) #L1\n    y = x[1]",
-        "with lock:\n        x, y = queue.get() #L1",
-        "x, y = [next(it) for _ in range(2)] #L1",
-        "x = [n for n in range(3)]\n    x, y = next(it) #L1",
-    ],
-)
-@pytest.mark.parametrize("header", ["for i in range(3):", "for i in tqdm(range(3)):", "for i in trange(3):", "while i < 3:"])
-def test_the_statement_that_loads_is_found(tmp_path: Path, header: str, body: str) -> None:
-    check(tmp_path, main=with_step(f"\n{header} #B1\n    {body}\n    train_step(x, y) #U1\n"))
+COUNTING = ["for i in range(3):", "for i in tqdm(range(3)):", "for i in trange(3):", "while i < 3:"]
+LOADING = [
+    "x, y = next(it) #L1",
+    "x, y = loader.next() #L1",
+    "batch = loader.get_batch(i) #L1\n    x, y = batch",
+    "x = data[i * 4:(i + 1) * 4] #L1\n    y = 1",
+    "x = data[i * 4:(i + 1) * 4]\n    y = labels[i * 4:(i + 1) * 4] #L1",
+    "start = i * 4\n    x, y = data[start:start + 4] #L1",
+    "index = np.random.randint(0, 10, 4)\n    x, y = data[index] #L1",
+    "x, y = next(it) #L1\n    x = tf.cast(x, 'float32')",
+    "x, y = next(it) #L1\n    x = augment(x)\n    y = y[0]",
+    "try:\n        x, y = loader.next() #L1\n    except StopIteration:\n        continue",
+    "if it is None:\n        it = iter(data)\n    x, y = next(it) #L1",
+    "print(i)\n    x, y = next(it) #L1\n    print(x)",
+    "x: object = next(it) #L1\n    y = x[1]",
+    "with lock:\n        x, y = queue.get() #L1",
+    "x, y = [next(it) for _ in range(2)] #L1",
+    "x = [n for n in range(3)]\n    x, y = next(it) #L1",
+]
+LOADED_BY_THE_HEADER = [
+    ("for x, y in dataset:", "pass"),
+    ("for x, y in dataset:", "x = augment(x)"),
+    ("for batch in dataset:", "x, y = batch['x'], batch['y']"),
+    ("for i, (x, y) in enumerate(dataset):", "x = tf.reshape(x, [-1])"),
+    ("for i, batch in zip(range(10), dataset):", "x, y = unpack(batch)"),
+    ("for _, (x, y) in zip(range(10), dataset):", "with writer.as_default(): tf.summary.scalar('x', x)"),
+    ("for i in range(10):", "x = y = None"),
+    ("for i in range(10):", "rate = i / 10"),
+]
 
 
-@pytest.mark.parametrize(
-    ("header", "body"),
-    [
-        ("for x, y in dataset:", "pass"),
-        ("for x, y in dataset:", "x = augment(x)"),
-        ("for batch in dataset:", "x, y = batch['x'], batch['y']"),
-        ("for i, (x, y) in enumerate(dataset):", "x = tf.reshape(x, [-1])"),
-        ("for i, batch in zip(range(10), dataset):", "x, y = unpack(batch)"),
-        ("for _, (x, y) in zip(range(10), dataset):", "with writer.as_default(): tf.summary.scalar('x', x)"),
-        ("for i in range(10):", "x = y = None"),
-        ("for i in range(10):", "rate = i / 10"),
-    ],
-)
-def test_where_the_header_loads_no_statement_does(tmp_path: Path, header: str, body: str) -> None:
+@pytest.mark.parametrize(("header", "body"), [*product(COUNTING, LOADING), *LOADED_BY_THE_HEADER])
+def test_the_statement_that_loads_is_found_or_none_where_the_header_loads(tmp_path: Path, header: str, body: str) -> None:
     check(tmp_path, main=with_step(f"\n{header} #B1\n    {body}\n    train_step(x, y) #U1\n"))
 
 
@@ -933,25 +869,16 @@ def run(self):
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        "y_pred = model(x)\n    loss = criterion(y_pred, y)",
-        "goodness = self.forward(x).pow(2).mean(1)\n    loss = torch.log1p(goodness).mean()",
-        "loss = model(x, y)",
-        "loss = model(data[i])",
-        "out = model(data[i : i + 8])\n    loss = criterion(out, y[i : i + 8])",
-        "loss = criterion(classify(data[i]), y[i])",
-        "loss = ((weights * data[i]).sum() - y[i]) ** 2",
-        "loss = model(next(it)) #L1",
-    ],
-)
-def test_a_forward_pass_over_all_data_is_no_load(tmp_path: Path, body: str) -> None:
-    check(tmp_path, main=f"import torch\nfor i in range(3): #B1\n    {body}\n    loss.backward()\n    optimizer.step() #U1\n")
-
-
-@pytest.mark.parametrize(
     ("before", "body"),
     [
+        ("", "y_pred = model(x)\n    loss = criterion(y_pred, y)"),
+        ("", "goodness = self.forward(x).pow(2).mean(1)\n    loss = torch.log1p(goodness).mean()"),
+        ("", "loss = model(x, y)"),
+        ("", "loss = model(data[i])"),
+        ("", "out = model(data[i : i + 8])\n    loss = criterion(out, y[i : i + 8])"),
+        ("", "loss = criterion(classify(data[i]), y[i])"),
+        ("", "loss = ((weights * data[i]).sum() - y[i]) ** 2"),
+        ("", "loss = model(next(it)) #L1"),
         ("adam = torch.optim.Adam(classify.parameters())", "out = classify(x[i : i + 8])\n    loss = loss_of(out, y[i : i + 8])"),
         ("self.actor.train()", "out = self.actor(x[i : i + 8])\n    loss = loss_of(out, y[i : i + 8])"),
         ("w = torch.randn(4, 2, requires_grad=True)", "out = x[i : i + 8] @ w\n    loss = loss_of(out, y[i : i + 8])"),
@@ -959,40 +886,9 @@ def test_a_forward_pass_over_all_data_is_no_load(tmp_path: Path, body: str) -> N
         ("w = torch.zeros(4).requires_grad_()", "out = w * x[i]\n    loss = (out - y[i]).sum()"),
     ],
 )
-def test_what_is_computed_by_weights_is_no_load(tmp_path: Path, before: str, body: str) -> None:
+def test_a_forward_pass_over_all_data_and_what_is_computed_by_weights_are_no_loads(tmp_path: Path, before: str, body: str) -> None:
     step = "loss.backward()\n    optimizer.step() #U1"
     check(tmp_path, main=f"import torch\n{before}\nfor i in range(0, 24, 8): #B1\n    {body}\n    {step}\n")
-
-
-def test_noise_that_a_network_takes_is_no_load(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-import torch
-of_d, of_g = torch.optim.Adam(D.parameters()), torch.optim.Adam(G.parameters())
-for i in range(8): #B1
-    real = images[i * 8 : i * 8 + 8] #L1
-    fake = G(torch.randn(8, 2))
-    loss = D(fake.detach()).mean() - D(real).mean()
-    loss.backward()
-    of_d.step() #U1
-""",
-    )
-
-
-def test_a_batch_taken_by_an_index_from_the_header_is_loaded_in_the_body(tmp_path: Path) -> None:
-    structure = check(
-        tmp_path,
-        main=with_step("""
-        for epoch in range(3): #E1
-            order = rng.permutation(10)
-            for i in order: #B1
-                x, y = data[i] #L1
-                train_step(x, y) #U1
-        """),
-    )
-
-    assert structure.nests[0].loader == "data[i]"
 
 
 # Programs without a nest.
@@ -1089,46 +985,30 @@ def test_a_loop_in_a_train_step_that_only_fit_calls_is_no_batch_loop(tmp_path: P
     assert check(tmp_path, main=text).fits[0].place == "main.py:7"
 
 
-def test_a_range_that_has_a_name_is_no_loader(tmp_path: Path) -> None:
-    structure = check(
-        tmp_path,
-        main=with_step("""
-        epochs = range(3)
-        for epoch in epochs: #B1
-            train_step(x, y) #U1
-        """),
-    )
-
-    assert structure.nests[0].loader == ""
-
-
-def test_a_name_that_is_a_range_only_at_times_may_be_a_loader(tmp_path: Path) -> None:
-    structure = check(
-        tmp_path,
-        main=with_step("""
-        data = range(3)
-        data = load_data()
-        for x, y in data: #B1
-            train_step(x, y) #U1
-        """),
-    )
-
-    assert structure.nests[0].loader == "data"
+IN_THE_ARGUMENT = """
+for epoch in range(3): #E1
+    source = iter(data)
+    for _ in range(10): #B1
+        total += train_step(*{}) #L1 #U1
+"""
+LOADERS = {
+    "a range that has a name is none": ("epochs = range(3)\nfor epoch in epochs: #B1\n    train_step(x, y) #U1\n", ""),
+    "a name that is a range only at times": (
+        "data = range(3)\ndata = load_data()\nfor x, y in data: #B1\n    train_step(x, y) #U1\n",
+        "data",
+    ),
+    "an index from the header": (
+        "order = rng.permutation(10)\nfor i in order: #B1\n    x, y = data[i] #L1\n    train_step(x, y) #U1\n",
+        "data[i]",
+    ),
+    **{call: (IN_THE_ARGUMENT.format(call), call) for call in ("next(source)", "source.get_next()", "sample_batch(rng, 32)")},
+}
+"""Programs whose loader is not plain in the header, with it."""
 
 
-@pytest.mark.parametrize("call", ["next(source)", "source.get_next()", "sample_batch(rng, 32)"])
-def test_what_is_taken_in_the_argument_of_the_step_is_the_load(call: str, tmp_path: Path) -> None:
-    structure = check(
-        tmp_path,
-        main=with_step(f"""
-        for epoch in range(3): #E1
-            source = iter(data)
-            for _ in range(10): #B1
-                total += train_step(*{call}) #L1 #U1
-        """),
-    )
-
-    assert structure.nests[0].loader == call
+@pytest.mark.parametrize(("program", "loader"), LOADERS.values(), ids=LOADERS)
+def test_the_loader_is_found_where_the_header_does_not_name_it(program: str, loader: str, tmp_path: Path) -> None:
+    assert check(tmp_path, main=with_step(program)).nests[0].loader == loader
 
 
 @pytest.mark.parametrize(("call", "arguments"), [

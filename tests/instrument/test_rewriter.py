@@ -375,26 +375,33 @@ def test_a_loop_on_one_line_is_put_on_several(white: str, rest: str) -> None:
     assert remove(made.encode()) == before.encode()
 
 
-def test_a_body_on_a_continued_line_is_refused() -> None:
-    source = "for x in y: \\\n    f(x)\n"
+REFUSED = {
+    "a body on a continued line": ("for x in y: \\\n    f(x)\n", Nest(Loop(FILE, 1, 0, "for")), r"train\.py:1: .*continued line"),
+    "a load on a continued line": (
+        "for x in y:\n    z = load(x) \\\n\n    f(z)\n",
+        Nest(Loop(FILE, 1, 0, "for"), None, 2, 4),
+        r"train\.py",
+    ),
+    "a body that a continued line indents": (  # Python takes this indentation, and no line before it
+        "for x in y:\n    \\\n  f(x)\n",
+        Nest(Loop(FILE, 1, 0, "for")),
+        r"train\.py: .* do not fit",
+    ),
+    "an async for": (
+        "async def train():\n    async for x in loader:\n        step(x)\n",
+        Nest(Loop(FILE, 2, 0, "for")),
+        r"train\.py:2: .*async for",
+    ),
+    "a line that holds no loop": ("for x in y:\n    f(x)\n", Nest(Loop(FILE, 2, 0, "for")), r"train\.py:2"),
+}
 
-    with pytest.raises(CannotRewrite, match=r"train\.py:1: .*continued line"):
-        instrument(source.encode(), [Nest(Loop(FILE, 1, 0, "for"))], FILE)
 
-
-def test_a_load_on_a_continued_line_is_refused_and_never_half_rewritten() -> None:
-    source = "for x in y:\n    z = load(x) \\\n\n    f(z)\n"
-
-    with pytest.raises(CannotRewrite, match=r"train\.py"):
-        instrument(source.encode(), [Nest(Loop(FILE, 1, 0, "for"), None, 2, 4)], FILE)
-
-
-def test_a_body_that_is_indented_by_a_continued_line_is_refused() -> None:
-    source = "for x in y:\n    \\\n  f(x)\n"  # Python takes this indentation, and no line before it
+@pytest.mark.parametrize(("source", "nest", "message"), REFUSED.values(), ids=REFUSED)
+def test_a_loop_that_cannot_get_its_probes_is_refused_and_never_half_rewritten(source: str, nest: Nest, message: str) -> None:
     compile(source, FILE, "exec")
 
-    with pytest.raises(CannotRewrite, match=r"train\.py: .* do not fit"):
-        instrument(source.encode(), [Nest(Loop(FILE, 1, 0, "for"))], FILE)
+    with pytest.raises(CannotRewrite, match=message):
+        instrument(source.encode(), [nest], FILE)
 
 
 @pytest.mark.parametrize(
@@ -421,18 +428,6 @@ def test_what_a_generator_of_a_known_library_returns_is_not_sent() -> None:
     source = b"def run(self):\n    while True:\n        x = yield from self.once()\n"
     file = "/site-packages/ignite/engine/engine.py"
     assert instrument(source, [Nest(Loop(file, 2, 0, "while"))], file)
-
-
-def test_an_async_for_is_refused() -> None:
-    source = "async def train():\n    async for x in loader:\n        step(x)\n"
-
-    with pytest.raises(CannotRewrite, match=r"train\.py:2: .*async for"):
-        instrument(source.encode(), [Nest(Loop(FILE, 2, 0, "for"))], FILE)
-
-
-def test_a_line_that_holds_no_loop_is_refused() -> None:
-    with pytest.raises(CannotRewrite, match=r"train\.py:2"):
-        instrument(b"for x in y:\n    f(x)\n", [Nest(Loop(FILE, 2, 0, "for"))], FILE)
 
 
 def test_a_method_and_a_nested_function_and_a_main_guard_keep_their_indentation() -> None:

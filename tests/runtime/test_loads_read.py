@@ -101,6 +101,17 @@ def loads_of(source: Any, made: Any, body: Callable[[Any], None]) -> list[str]:
     return [each.partition(" (")[0] for each in reads.lost(source)]
 
 
+def loaded(reads: LoadsRead, source: Any, count: int, first_body: int = 0) -> Iterator[int]:
+    """Load batches, and yield the number of each where its body runs; before `first_body` they are loaded again."""
+    iterator = iter(source)
+    for batch in range(count):
+        if batch >= first_body:
+            reads.at_head(source)
+        next(iterator)
+        reads.behind_load()
+        yield batch
+
+
 @pytest.mark.parametrize(
     ("body", "found"), [(nothing, []), (note_loss, ["Tracker.losses"]), (note_in_place, ["Tracker.big"]), (harder, [])]
 )
@@ -162,11 +173,7 @@ def test_another_source_of_the_same_class_is_no_change() -> None:
     reads.begin_epoch()
     for source, loss in zip(sources, (0.0, 1.0), strict=True):
         source.tracker.losses += loss
-        iterator = iter(source)
-        for _batch in range(2):
-            reads.at_head(source)
-            next(iterator)
-            reads.behind_load()
+        list(loaded(reads, source, 2))
 
     assert reads.lost(sources[1]) == []
 
@@ -176,11 +183,7 @@ def test_a_change_between_epochs_is_none_within_one() -> None:
     source = Hard(tracker)
     for _ in range(3):
         reads.begin_epoch()
-        iterator = iter(source)
-        for _batch in range(2):
-            reads.at_head(source)
-            next(iterator)
-            reads.behind_load()
+        list(loaded(reads, source, 2))
         assert reads.lost(source) == []
         tracker.losses += 1
 
@@ -189,11 +192,7 @@ def test_a_change_in_a_late_body_is_seen_at_the_next_cut() -> None:
     tracker, reads = Tracker(), LoadsRead()
     source = Hard(tracker)
     reads.begin_epoch()
-    iterator = iter(source)
-    for batch in range(8):
-        reads.at_head(source)
-        next(iterator)
-        reads.behind_load()
+    for batch in loaded(reads, source, 8):
         tracker.losses[2] += batch == 6
 
     assert reads.lost(source) == ["Tracker.losses (loads read it, and bodies change it)"]
@@ -201,15 +200,9 @@ def test_a_change_in_a_late_body_is_seen_at_the_next_cut() -> None:
 
 def test_who_changes_what_is_looked_at_from_the_first_body_that_runs() -> None:
     """A resumed run, whose first batches are loaded again, took what loads change for changed by bodies."""
-    tracker, reads = Tracker(), LoadsRead()
-    source = Hard(tracker)
+    source, reads = Hard(Tracker()), LoadsRead()
     reads.begin_epoch()
-    iterator = iter(source)
-    for batch in range(8):
-        if batch > 3:
-            reads.at_head(source)
-        next(iterator)
-        reads.behind_load()
+    list(loaded(reads, source, 8, first_body=4))
 
     assert reads.lost(source) == []
 

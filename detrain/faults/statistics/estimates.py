@@ -116,21 +116,11 @@ class Sample(msgspec.Struct, frozen=True, dict=True):
         return float(share * (1 - share) / variance * wider**2)
 
 
-def trials_for(half_width: float, confidence: float = CONFIDENCE, share: float = 0.5, population: float = math.inf) -> int:
-    """Return how many trials give a share an interval of a half width (both as fractions); without a guess at the
-    share, enough for any share.
-
-    In a finite population fewer suffice: Leveugle et al., DATE 2009, equation 1. Raises UsageError.
-    """
-    if not (0 < half_width < 1 and 0 < confidence < 1 and 0 < share < 1):
-        raise UsageError(
-            f"a half width of {half_width}, at a confidence of {confidence}, of a share of {share}", "give fractions in (0, 1)"
-        )
-    needed = float(
-        library("statsmodels.stats.proportion").samplesize_confint_proportion(share, half_width, 1 - confidence, "normal")
-    )
-    if math.isfinite(population):
-        needed = needed * population / (needed + population - 1)
+def trials_for(half_width: float, confidence: float = CONFIDENCE) -> int:
+    """Return how many trials give any share an interval of a half width (both as fractions). Raises UsageError."""
+    if not (0 < half_width < 1 and 0 < confidence < 1):
+        raise UsageError(f"a half width of {half_width}, at a confidence of {confidence}", "give fractions in (0, 1)")
+    needed = float(library("statsmodels.stats.proportion").samplesize_confint_proportion(0.5, half_width, 1 - confidence, "normal"))
     return max(math.ceil(needed - 1e-9), 1)
 
 

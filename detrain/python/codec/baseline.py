@@ -55,11 +55,7 @@ class Baseline(msgspec.Struct):
         """Note an object, by a weak reference if it allows one. Without a path it gets no address."""
         if self.has(value) and (not path or id(value) in self._addresses):
             return
-        try:
-            reference: Callable[[], object] = weakref.ref(value)
-        except TypeError:
-            reference = lambda: value  # noqa: E731
-        self._known[id(value)] = reference
+        reference = self._known[id(value)] = _reference(value)
         self._addresses.pop(id(value), None)
         if path:
             address = path if path not in self._by_address else f"{path} #{len(self._by_address)}"
@@ -68,10 +64,7 @@ class Baseline(msgspec.Struct):
 
     def bind(self, name: str, value: object) -> None:
         """Note the object that a name was bound to."""
-        try:
-            self._bound[name] = weakref.ref(value)
-        except TypeError:
-            self._bound[name] = lambda: value
+        self._bound[name] = _reference(value)
 
     def is_bound(self, name: str, value: object) -> bool:
         """Return whether `bind` has noted that a name was bound to this object."""
@@ -128,10 +121,7 @@ class Baseline(msgspec.Struct):
 
     def add_inside(self, value: object, steps: object, held: object) -> None:
         """Note an object, or a digest of it, that a library's object holds behind some steps."""
-        try:
-            self._inside[id(value), steps] = weakref.ref(held)
-        except TypeError:
-            self._inside[id(value), steps] = lambda: held
+        self._inside[id(value), steps] = _reference(held)
 
     def has_inside(self, value: object, steps: object, held: object) -> bool:
         """Return whether an object that was there held this object or digest behind these steps."""
@@ -184,3 +174,11 @@ class Baseline(msgspec.Struct):
     def has_set(self, value: object, elements: list[object]) -> bool:
         """Return whether a set was there with just these elements."""
         return self.has(value) and self._sets.get(id(value)) == frozenset(map(id, elements))
+
+
+def _reference(value: object) -> Callable[[], object]:
+    """Return a weak reference to an object, or a strong one if its class allows none."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value

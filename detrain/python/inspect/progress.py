@@ -30,7 +30,7 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.base.byte_digests import digest_bytes
-from detrain.base.framework_names import KNOWN, MODULES
+from detrain.base.framework_names import KNOWN, MODULES, has_native_loaders
 from detrain.base.libraries import said, saying
 from detrain.base.plain_types import is_iterator
 from detrain.python.inspect.fingerprint import Unreadable, inside, memory, of_python
@@ -104,8 +104,7 @@ def _is_of_framework(value: object) -> bool:
     """Return whether an iterator is a suspended generator of a framework's own code, such as that of a JAX array."""
     if not isinstance(value, GeneratorType) or value.gi_frame is None:
         return False
-    top = str(value.gi_frame.f_globals.get("__name__", "")).partition(".")[0]
-    return any(top in each.modules and top not in each.python_loaders for each in KNOWN)
+    return has_native_loaders(str(value.gi_frame.f_globals.get("__name__", "")))
 
 
 def is_progress_bar(value: object) -> bool:

@@ -74,11 +74,11 @@ class Batches:
     def require_end(self, end: Cursor) -> None:
         """Raise Diverged if an epoch, which has ended here, had a batch here in the first run."""
         self.record_waiting()
-        if (end.phase, end.epoch, end.batch) in self._journal.batches and not self.may_differ:
+        if end.address in self._journal.batches and not self.may_differ:
             raise Diverged(
                 f"epoch {end.epoch} has ended before {end}; the first run had a batch there",
                 self._what_to_do(_NOT_BROUGHT_BACK),
-                at=(end.phase, end.epoch, end.batch),
+                at=end.address,
             )
 
     def require_phase_end(self, phase: int) -> None:

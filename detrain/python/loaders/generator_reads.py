@@ -21,6 +21,7 @@ from detrain.base.compiled_sources import by_file, parse, source_of
 from detrain.base.errors import DetrainError
 from detrain.base.losses import PULLED_SINCE
 from detrain.instrument.loop_positions import SourceFile, position, read_source
+from detrain.instrument.syntax import arguments_of
 from detrain.python.inspect.frames import is_user_file, names_of
 
 _CHANGING: Final = frozenset(
@@ -121,7 +122,7 @@ def samplers_that_hold(tree: ast.Module, file: str) -> list[tuple[int, str, str,
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in drawing:
-            given = {each.id for each in [*node.args, *(key.value for key in node.keywords)] if isinstance(each, ast.Name)}
+            given = {each.id for each in arguments_of(node) if isinstance(each, ast.Name)}
             found += [(node.lineno, node.func.id, name, min(written[name])) for name in sorted(given) if written.get(name)]
     return found
 

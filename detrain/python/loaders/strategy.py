@@ -25,11 +25,12 @@ import numpy as np
 from detrain.base import messages
 from detrain.base.compiled_sources import by_file, parse, source_of, tree_of
 from detrain.base.errors import CannotSeek
-from detrain.base.framework_names import KNOWN, MODULES, runs_training
+from detrain.base.framework_names import MODULES, has_native_loaders, runs_training
 from detrain.base.libraries import said
 from detrain.base.losses import OF_GRAPH
 from detrain.base.options import Mode
 from detrain.base.plain_types import is_iterator
+from detrain.base.source_files import imported_in
 from detrain.base.structure import bound_names, loop_nodes
 from detrain.python.codec.recipes import describe
 from detrain.python.inspect.frames import is_user_file, names_of
@@ -362,7 +363,7 @@ def _is_plain_code(node: ast.AST | None, space: Mapping[str, object]) -> bool:
                 space.get("next") is next and _is_plain(space.get(name)) and all(isinstance(each, ast.Constant) for each in default)
             )
         case ast.Call(ast.Attribute(ast.Name(name), "get_next" | "next"), [], []):
-            return _is_brought_back(type(space.get(name)))
+            return has_native_loaders(module_of(type(space.get(name))))
     return False
 
 
@@ -380,15 +381,9 @@ def _is_plain(value: Any) -> bool:
     """
     described = describe(value)
     if described is None:
-        return type(value) in _STORES or _is_brought_back(type(value)) or _offers(value)
+        return type(value) in _STORES or has_native_loaders(module_of(type(value))) or _offers(value)
     kind, items = described
     return kind.rpartition(".")[2] not in _CALLING and all(_is_plain(item) for part in items for item in _flat(part))
-
-
-def _is_brought_back(cls: type) -> bool:
-    """Return whether iterators of a class are a framework's, and no Python with a state of its own."""
-    top = module_of(cls).partition(".")[0]
-    return any(top in each.modules and top not in each.python_loaders for each in KNOWN)
 
 
 def _flat(value: object) -> Iterator[object]:
@@ -412,10 +407,7 @@ def _loops_around(file: str, line: int) -> int:
 @by_file
 def _foreign_modules(file: str) -> frozenset[str]:
     """Return the libraries that a source file imports, except the known ones."""
-    nodes = list(ast.walk(tree_of(file)))
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
-    tops = {name.partition(".")[0] for name in names} - _KNOWN
+    tops = imported_in([tree_of(file)]) - _KNOWN
     return frozenset(top for top in tops if not said(top, "stateless") and not _is_of_program(top))
 
 

@@ -112,7 +112,7 @@ class Contents:
 
     def written_since(self, address: Address) -> list[str]:
         """Name the files that the loop has written as a whole in or after this batch, which was not loaded yet."""
-        since = [path for path, at in self._written.items() if (at.phase, at.epoch, at.batch) > address]
+        since = [path for path, at in self._written.items() if at.address > address]
         return sorted(map(self._files.shown, since))
 
     def not_again(self, address: Address) -> list[str]:
@@ -134,7 +134,7 @@ class Contents:
         known = self._once.get(path)
         before = [each for each in (self._all.get(path), known[0] if known is not None and known[2] else None) if each is not None]
         is_log = not makes and self._files.is_followed(path)
-        self._once[path] = (at.phase, at.epoch, at.batch), max(before, default=None), None if is_log else makes
+        self._once[path] = at.address, max(before, default=None), None if is_log else makes
 
     @property
     def changed_databases(self) -> dict[str, bytes]:
@@ -169,7 +169,7 @@ class Contents:
     def also_writes(self, path: str) -> Cursor | None:
         """Note that the program writes a file in some way; return the place of the body that does, or None."""
         at = self._at(path)
-        self._all[path] = (at.phase, at.epoch, at.batch) if at is not None else None
+        self._all[path] = at.address if at is not None else None
         return at
 
     def writes_on(self, writer: Any, path: str) -> None:

@@ -146,7 +146,7 @@ class Ring(ABC):
             self._sweep(address)
         state = self._state(frame)
         if self._moments and not self.is_again:
-            self._note_moves(self._moments[-1], state)
+            self._note_moves(self._moments[-1])
         moment = HeldMoment(
             address,
             batches_done,
@@ -234,7 +234,7 @@ class Ring(ABC):
             raise CannotGoBackError("these steps are being run again")
         if oldest.way is None and any(each.way is not None for each in self._moments):
             raise CannotGoBackError("what the loop goes over was not yet begun")
-        self._note_moves(self._moments[-1], None)
+        self._note_moves(self._moments[-1])
         if self.obstacles:
             raise CannotGoBackError("; ".join(self.obstacles[:4]))
         contents = self._whole.contents
@@ -296,7 +296,7 @@ class Ring(ABC):
     def _note(self, *obstacles: str) -> None:
         self.obstacles += [each for each in dict.fromkeys(obstacles) if each not in self.obstacles]
 
-    def _note_moves(self, moment: HeldMoment, now: StateAtCut | None) -> None:
+    def _note_moves(self, moment: HeldMoment) -> None:
         """Note, as obstacles, the objects that the body has moved on: their positions cannot be set back."""
         self._note(*(reason for part in self._adapters.rollback for reason in part.irreversible()))
         for name, count in self._streams.drawn.items():

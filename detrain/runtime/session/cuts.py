@@ -104,7 +104,7 @@ class Cuts:
             batches.has_sought = is_sought and offers_position(loop) and not snapshot.meta.lacks_streams
             parts.restorer.restore(snapshot, frame, parts.baselines.of(cut), loop, is_sought=is_sought, is_last=is_last)
             parts.checkpointer.has_restored(snapshot.meta)
-        batches.be_at((cursor.phase, cursor.epoch, cursor.batch))
+        batches.be_at(cursor.address)
         self._plan.pass_station()
         timing.enter("first new step" if is_last else "the program, up to its loop")
         if is_last:

@@ -225,13 +225,13 @@ def way_back(error: DetrainError, config: Config, catalogue: Catalogue, passed: 
     if target is None or not config.command:
         return ""
     aim, at = target.cursor, error.at if isinstance(error, Diverged) else None
-    is_again, has_doubts = at is not None and at < (aim.phase, aim.epoch, aim.batch), any(map(is_doubtful, _lost(target)))
+    is_again, has_doubts = at is not None and at < aim.address, any(map(is_doubtful, _lost(target)))
     for entry in reversed(catalogue.ways(config.program, config.run)):
         cursor, lost = entry.cursor, _lost(entry)
         if cursor.key() >= aim.key() or lacking(lost, config.allow_lost):
             continue
         if at is not None and is_again:
-            here = (cursor.phase, cursor.epoch, cursor.batch)
+            here = cursor.address
             is_good = here <= at and not cursor.is_inside and (here != at or here[:2] != (aim.phase, aim.epoch))
         else:
             is_sound = has_doubts and not cursor.is_inside and not any(map(is_doubtful, lost))

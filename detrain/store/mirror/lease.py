@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages
+from detrain.base.child_processes import has_ended
 from detrain.base.errors import HomeInUse, MirrorFailed
 from detrain.store.mirror.remote import Remote
 from detrain.store.mirror.states import state_names
@@ -89,8 +90,8 @@ class Lease:
     def _require_gone(self, holder: Holder) -> None:
         if holder.machine == _machine():
             since = time.monotonic()
-            while _is_alive(holder.pid):
-                if _is_alive(holder.run_pid) or time.monotonic() - since > _LONGEST_S:
+            while not has_ended(holder.pid):
+                if not has_ended(holder.run_pid) or time.monotonic() - since > _LONGEST_S:
                     raise self._in_use(holder)
                 time.sleep(0.2)
             return
@@ -148,10 +149,3 @@ def _machine() -> str:
     namespace = Path("/proc/self/ns/pid")
     parts = [socket.gethostname(), boot.read_text().strip() if boot.exists() else ""]
     return " ".join([*parts, os.readlink(namespace) if namespace.is_symlink() else ""])
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
-    except OSError:
-        return False

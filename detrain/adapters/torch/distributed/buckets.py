@@ -171,7 +171,7 @@ class _ArrivalOrder:
             for _turn in range(turns):
                 _come(model, [self._parameters[number] for number in arrived])
         self._turns_before, self.arrived = turns - 1, arrived
-        if turns < _needed(model):
+        if turns < (2 if model.static_graph else 1):
             self.is_final = False  # buckets are made by the gradients of the next iteration
             self._watch()
 
@@ -193,11 +193,6 @@ class _ArrivalOrder:
         """Note that a gradient has arrived."""
         if self.is_summing:
             self.arrived.append(place)
-
-
-def _needed(model: Any) -> int:
-    """Return the number of iterations with gradients after which DDP makes its final buckets."""
-    return 2 if model.static_graph else 1
 
 
 class _Note:
