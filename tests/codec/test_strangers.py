@@ -198,6 +198,18 @@ def test_an_object_of_the_program_that_only_a_librarys_object_leads_to_comes_bac
     assert there.x == [1, 5]
 
 
+@pytest.mark.parametrize("length", [0.5, -0.0, "far", (1, 2.5), [3]])
+def test_a_named_tuple_of_the_program_that_a_librarys_object_holds_stays(length: object) -> None:
+    """A resume was refused: an equal tuple took its place."""
+    there = kinds.Point(kinds.Batch([1]), length)
+    world: World = {"value": of_a_library(optimizer=there, steps=np.zeros(2))}
+    baseline = baseline_of(world)
+    encoded = encode(world, baseline)
+    assert encoded.not_captured == []
+    into(encoded, world)
+    assert world["value"].optimizer is there
+
+
 def test_what_a_librarys_object_has_come_to_hold_is_named() -> None:
     world = {"value": SAMPLES["object of a library that leads to the program's"].make()["value"]}
     baseline = baseline_of(world)
