@@ -86,7 +86,9 @@ def find_updates(trees: Collection[ast.Module], scopes: list[Scope], methods: Co
     of_jax = [tree for tree in trees if _imports(tree, JAX.modules)]
     found = _direct_updates(trees) | _steps_of_jax(of_jax)
     makers = makers_in(scopes)
-    updates = UpdateCalls(found or _gradients_of_jax(of_jax) or _settings(trees), set(), makers, aliases_in(trees, methods, makers))
+    updates = UpdateCalls(
+        found or _gradients_of_jax(of_jax) or _tells(of_jax) or _settings(trees), set(), makers, aliases_in(trees, methods, makers)
+    )
     before = -1
     while before != len(updates.references):
         before = len(updates.references)
@@ -164,6 +166,19 @@ def _makes_gradients(value: ast.expr) -> bool:
     if not isinstance(value, ast.Call):
         return False
     return called_name(value) in _TAKING - {"vjp"} or any(_makes_gradients(argument) for argument in value.args)
+
+
+def _tells(trees: Iterable[ast.Module]) -> set[int]:
+    """Return the calls that tell a search without gradients how good its candidates are: `tell` of an object that the
+    program also asks for candidates, as in evosax and evojax.
+    """
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    asked = {_owner_of(call) for call in calls if called_name(call) == "ask"} - {""}
+    return {id(call) for call in calls if called_name(call) == "tell" and _owner_of(call) in asked}
+
+
+def _owner_of(call: ast.Call) -> str:
+    return reference_of(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
 
 def _settings(trees: Iterable[ast.Module]) -> set[int]:

@@ -118,3 +118,20 @@ for seed in range(3):
     (nest,) = analyse(tmp_path / "main.py").nests
 
     assert (nest.batch_loop.line, nest.epoch_loop and nest.epoch_loop.line) == (5, 12)
+
+
+@pytest.mark.parametrize(
+    ("library", "body", "is_found"),
+    [
+        ("jax", "population, state = es.ask(key, state)\n    state, metrics = es.tell(key, population, fitness, state)", True),
+        ("jax", "state = es.tell(key, state)", False),
+        ("jax", "population = es.ask()\n    log.tell(population)", False),
+        ("ask_tell", "trial = study.ask()\n    study.tell(trial, 1.0)", False),
+    ],
+)
+def test_a_search_without_gradients_is_known_by_what_it_is_asked_and_told(
+    library: str, body: str, is_found: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "main.py").write_text(f"import {library}\nfor generation in range(64):\n    {body}\n")
+
+    assert bool(analyse(tmp_path / "main.py").nests) is is_found
