@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -58,13 +59,13 @@ def analyse(entry: Path) -> Structure:
     loops = [(scope, loop, parents) for scope in plain for loop, parents in loops_in(scope.node)]
     whole = {id(scope) for scope in scopes if _is_step_with_loops(scope, loops, updates)}
     loops = [found for found in loops if id(found[0]) not in whole]
-    steps = UpdateCalls(updates.direct, updates.references - _looping_references(scopes, loops, updates))
+    steps = replace(updates, references=updates.references - _looping_references(scopes, loops, updates))
     chosen = {id(loop) for _scope, loop, _parents in loops if _is_batch_loop(loop, steps)}
     nests = [
         nest
         for scope, loop, parents in loops
         if id(loop) in chosen and not any(id(parent) in chosen for parent in parents)
-        for nest in _with_calling_loops(_nest(scope, loop, parents, steps), scope, loops, scopes)
+        for nest in _with_calling_loops(_nest(scope, loop, parents, steps), scope, loops, scopes, updates)
     ]
     fits = tuple(fit for file, tree in trees.items() for fit in fits_in(file, tree)) if has_keras(trees.values()) else ()
     return Structure(tuple(nests), "static analysis", fits)
@@ -153,6 +154,7 @@ def _looping_references(scopes: list[Scope], loops: list[_Found], updates: Updat
     """Return the references to functions that update in a loop of their own or call such a one: they are no steps."""
     found = {reference for scope, loop, _parents in loops if any(updates.calls_in(loop)) for reference in scope.references}
     while True:
+        found = updates.with_aliases(found)
         calling = (scope for scope in scopes if not scope.is_compiled and scope.calls & found)
         more = {reference for scope in calling for reference in scope.references} - found
         if not more:
@@ -182,20 +184,20 @@ def _loop(scope: Scope, loop: AnyLoop) -> Loop:
     return Loop(scope.file, loop.lineno, loop.col_offset, kind, scope.qualname, loop_digest(loop))
 
 
-def _with_calling_loops(nest: Nest, scope: Scope, loops: list[_Found], scopes: list[Scope]) -> list[Nest]:
+def _with_calling_loops(nest: Nest, scope: Scope, loops: list[_Found], scopes: list[Scope], updates: UpdateCalls) -> list[Nest]:
     """Return the nest alone if it has an epoch loop; else one nest for each loop that calls the function that holds it.
 
     All these loops stand in one function: methods are known by their names alone, and a call in another function may
     mean a method of another class.
     """
-    names, seen = set(scope.references), set[str]()
+    names, seen = updates.with_aliases(scope.references), set[str]()
     while nest.epoch_loop is None and names - seen:
         seen |= names
         around = [(calling, _loop(calling, loop)) for calling, loop, _parents in loops if _calls(loop, names)]
         around = [(calling, loop) for calling, loop in around if loop != nest.batch_loop]
         if around:
             return [msgspec.structs.replace(nest, epoch_loop=loop) for calling, loop in around if calling is around[0][0]]
-        names = {reference for other in scopes if other.calls & names for reference in other.references}
+        names = updates.with_aliases({reference for other in scopes if other.calls & names for reference in other.references})
     return [nest]
 
 

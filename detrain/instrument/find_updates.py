@@ -12,12 +12,15 @@ from detrain.base.source_files import imported_in
 from detrain.base.structure import AnyLoop, bound_names
 from detrain.instrument.syntax import (
     Inner,
+    Makers,
     Scope,
     aliases_in,
     arguments_of,
     called_name,
     invoked_by,
     is_over_gradients,
+    made_by,
+    makers_in,
     own_nodes,
     read_names,
     reference_of,
@@ -47,13 +50,30 @@ class UpdateCalls:
     direct: set[int]
     """The `id` of each such call."""
     references: set[str]
+    makers: Makers
+    """The program's functions that make functions."""
+    aliases: list[tuple[frozenset[str], set[str]]]
+    """Names assigned from functions, and these functions."""
 
     def calls(self, nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
         """Yield the calls that update, in the order of the source."""
         for root in nodes:
             for node in [root, *own_nodes(root)]:
-                if isinstance(node, ast.Call) and (id(node) in self.direct or invoked_by(node) & self.references):
+                if isinstance(node, ast.Call) and (id(node) in self.direct or self._run_by(node) & self.references):
                     yield node
+
+    def _run_by(self, call: ast.Call) -> set[str]:
+        """Return the references to the functions that a call runs, also by `make_step(optimizer)(state)`."""
+        return invoked_by(call) | (made_by(call.func, self.makers) if isinstance(call.func, ast.Call) else set())
+
+    def with_aliases(self, references: Collection[str]) -> set[str]:
+        """Return references to functions, with the names that the program assigns from these functions."""
+        found = set(references)
+        before = -1
+        while before != len(found):
+            before = len(found)
+            found.update(*(names for names, functions in self.aliases if functions & found))
+        return found
 
     def calls_in(self, loop: AnyLoop) -> Iterator[ast.Call]:
         """Yield the updating calls in a loop's body, without those in functions defined there: these run elsewhere."""
@@ -66,17 +86,17 @@ def find_updates(trees: Collection[ast.Module], scopes: list[Scope], methods: Co
     """
     of_jax = [tree for tree in trees if imported_in([tree]) & JAX.modules]
     found = _direct_updates(trees) | _steps_of_jax(of_jax)
-    updates = UpdateCalls(found or _gradients_of_jax(of_jax) or _settings(trees), set())
-    aliases = aliases_in(trees, methods)
+    makers = makers_in(scopes)
+    updates = UpdateCalls(
+        found or _gradients_of_jax(of_jax) or _tells(of_jax) or _settings(trees), set(), makers, aliases_in(trees, methods, makers)
+    )
     before = -1
     while before != len(updates.references):
         before = len(updates.references)
         for scope in scopes:
             if any(updates.calls([scope.node])):
                 updates.references.update(scope.references)
-        for names, functions in aliases:
-            if functions & updates.references:
-                updates.references.update(names)
+        updates.references.update(updates.with_aliases(updates.references))
     return updates
 
 
@@ -139,6 +159,19 @@ def _makes_gradients(value: ast.expr) -> bool:
     if not isinstance(value, ast.Call):
         return False
     return called_name(value) in _TAKING - {"vjp"} or any(_makes_gradients(argument) for argument in value.args)
+
+
+def _tells(trees: Iterable[ast.Module]) -> set[int]:
+    """Return the calls that tell a search without gradients how good its candidates are: `tell` of an object that the
+    program also asks for candidates, as in evosax and evojax.
+    """
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    asked = {_owner_of(call) for call in calls if called_name(call) == "ask"} - {""}
+    return {id(call) for call in calls if called_name(call) == "tell" and _owner_of(call) in asked}
+
+
+def _owner_of(call: ast.Call) -> str:
+    return reference_of(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
 
 def _settings(trees: Iterable[ast.Module]) -> set[int]:

@@ -300,24 +300,63 @@ def references_compiled_in(trees: Iterable[ast.Module]) -> set[str]:
     return {reference for call in calls if called_name(call) in _COMPILED for reference in _passed_on(call)} - {""}
 
 
-def aliases_in(trees: Iterable[ast.Module], methods: Collection[str]) -> list[tuple[frozenset[str], set[str]]]:
+Makers = dict[str, list[set[str]]]
+"""For each reference to a function that makes functions, the references to what it returns: one set for each element of
+a tuple, else one.
+"""
+
+
+def makers_in(scopes: Collection[Scope]) -> Makers:
+    """Return the functions that return functions defined in them, `make_step(optimizer)`, with what they return."""
+    inner: dict[tuple[str, str], dict[str, frozenset[str]]] = {}
+    for scope in scopes:
+        around, _, name = scope.qualname.rpartition(".")
+        inner.setdefault((scope.file, around), {})[name] = scope.references
+    found: Makers = {}
+    for scope in scopes:
+        own = inner.get((scope.file, scope.qualname), {}) if scope.qualname else {}
+        returned = [node.value for node in own_nodes(scope.node) if isinstance(node, ast.Return) and node.value is not None]
+        for value in returned if own else ():
+            parts = [_passed_on(part) for part in (value.elts if isinstance(value, ast.Tuple) else [value])]
+            made = [{reference for name in part for reference in own.get(name, ())} for part in parts]
+            if any(made):
+                found.update(dict.fromkeys(scope.references, made))
+    return found
+
+
+def made_by(call: ast.Call, makers: Makers) -> set[str]:
+    """Return the references to the function that a call makes: `make_step(optimizer)`."""
+    made = makers.get(reference_of(call.func), [])
+    return made[0] if len(made) == 1 else set()
+
+
+def aliases_in(trees: Iterable[ast.Module], methods: Collection[str], makers: Makers) -> list[tuple[frozenset[str], set[str]]]:
     """Return the names assigned from functions, and these functions: `step = tf.function(train_step)`."""
     found = []
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                name = reference_of(target)
-                names = frozenset({name}) if name.startswith(".") else _references_to(name, methods)
-                if name:
-                    found.append((names, _passed_on(node.value)))
+                for bound, functions in _bound(target, node.value, makers):
+                    name = reference_of(bound)
+                    names = frozenset({name}) if name.startswith(".") else _references_to(name, methods)
+                    if name:
+                        found.append((names, functions))
     return found
 
 
-def _passed_on(value: ast.expr) -> set[str]:
+def _bound(target: ast.expr, value: ast.expr, makers: Makers) -> list[tuple[ast.expr, set[str]]]:
+    """Return what an assignment binds, each with the functions from which it may be made."""
+    if not isinstance(target, ast.Tuple):
+        return [(target, _passed_on(value, makers))]
+    made = makers.get(reference_of(value.func), []) if isinstance(value, ast.Call) else []
+    return list(zip(target.elts, made, strict=True)) if len(made) == len(target.elts) else []
+
+
+def _passed_on(value: ast.expr, makers: Makers | None = None) -> set[str]:
     """Return the functions from which an expression may make a function. The result of running one is no function."""
     if isinstance(value, ast.IfExp):
-        return _passed_on(value.body) | _passed_on(value.orelse)
+        return _passed_on(value.body, makers) | _passed_on(value.orelse, makers)
     if isinstance(value, ast.Call):
         arguments = [] if called_name(value) in RUN else arguments_of(value)
-        return {reference for argument in arguments for reference in _passed_on(argument)}
+        return made_by(value, makers or {}).union(*(_passed_on(argument, makers) for argument in arguments))
     return {reference_of(value)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import hashlib
 import io
@@ -20,7 +21,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+from detrain.python.codec import strangers
 from detrain.python.codec.coders import Encoder
 from detrain.python.outside import open_files
 from tests.codec import program
@@ -196,6 +199,49 @@ def test_an_object_of_the_program_that_only_a_librarys_object_leads_to_comes_bac
     into(encoded, world)
     assert world["value"].callbacks[0]["each"][0] is there
     assert there.x == [1, 5]
+
+
+def test_what_the_parts_of_a_figure_lead_to_is_gone_through_once_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part leads to all others: a figure of ten times ten axes took minutes, in each checkpoint."""
+    looked_at: collections.Counter[int] = collections.Counter()
+    is_state = strangers._is_state_inside
+    monkeypatch.setattr(strangers, "_is_state_inside", lambda *each: looked_at.update([id(each[-1])]) or is_state(*each))
+    figure = Figure()
+    world: World = {"axes": figure.subplots(2, 3), "figure": figure}
+    baseline = baseline_of(world)
+    assert max(looked_at.values()) == 1
+
+    looked_at.clear()
+    encode(world, baseline)
+    assert max(looked_at.values()) == 1
+
+
+@pytest.mark.parametrize("names", [("axes", "figure"), ("figure", "axes")])
+def test_an_object_of_the_program_that_a_figure_leads_to_comes_back_in_place(names: tuple[str, str]) -> None:
+    figure = Figure()
+    axes: Any = figure.subplots(2, 2)
+    axes[1, 1].note = there = kinds.Batch([1])
+    world: World = {"axes": axes, "figure": figure}
+    baseline = baseline_of(world)
+    there.x.append(5)
+    axes[0, 0].plot([1, 2])
+    encoded = encode({name: world[name] for name in names}, baseline)
+    there.x.append(6)
+    into(encoded, world)
+    assert axes[1, 1].note is there
+    assert there.x == [1, 5]
+
+
+@pytest.mark.parametrize("length", [0.5, -0.0, "far", (1, 2.5), [3]])
+def test_a_named_tuple_of_the_program_that_a_librarys_object_holds_stays(length: object) -> None:
+    """A resume was refused: an equal tuple took its place."""
+    there = kinds.Point(kinds.Batch([1]), length)
+    world: World = {"value": of_a_library(optimizer=there, steps=np.zeros(2))}
+    baseline = baseline_of(world)
+    encoded = encode(world, baseline)
+    assert encoded.not_captured == []
+    into(encoded, world)
+    assert world["value"].optimizer is there
 
 
 def test_what_a_librarys_object_has_come_to_hold_is_named() -> None:

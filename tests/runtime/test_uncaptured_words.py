@@ -34,6 +34,8 @@ def of(module: str) -> object:
         ("rich.progress", True),
         ("wandb.sdk.wandb_run", True),
         ("matplotlib.figure", True),
+        ("clu.periodic_actions", True),
+        ("clu.metrics", False),
         ("wandb.sdk.wandb_config", False),
         ("richer.progress", False),
         ("torch_ema.ema", False),

@@ -6,6 +6,7 @@ in the same way, so that the address leads to its own such object.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Iterable
 from types import FunctionType
@@ -40,6 +41,7 @@ class Baseline(msgspec.Struct):
     _sets: dict[int, frozenset[int]] = {}
     _positions: dict[int, object] = {}
     _inside: dict[tuple[int, object], Callable[[], object]] = {}
+    _places: dict[int, list[tuple[Callable[[], object], object]]] = {}
     _told: dict[int, set[object]] = {}
     _names: dict[int, frozenset[str]] = {}
     _functions: dict[int, tuple[Callable[[], object], object, list[object]]] = {}
@@ -122,6 +124,16 @@ class Baseline(msgspec.Struct):
     def add_inside(self, value: object, steps: object, held: object) -> None:
         """Note an object, or a digest of it, that a library's object holds behind some steps."""
         self._inside[id(value), steps] = _reference(held)
+        with contextlib.suppress(TypeError):
+            self._places.setdefault(id(held), []).append((weakref.ref(value), steps))
+
+    def place_of(self, held: object) -> tuple[str, object] | None:
+        """Return where an object was that a library's object held: the address of that, and the steps from there."""
+        for holder, steps in self._places.get(id(held), ()):
+            owner = holder()
+            if owner is not None and self.has_inside(owner, steps, held) and (address := self.address(owner)):
+                return address, steps
+        return None
 
     def has_inside(self, value: object, steps: object, held: object) -> bool:
         """Return whether an object that was there held this object or digest behind these steps."""

@@ -137,7 +137,7 @@ def encode_held(encoding: Encoding, number: int, value: Any, path: str) -> Item:
 def decode_sequence(decoding: Decoding, number: int, node: Node, current: Any, path: str) -> Any:
     """Return the list, tuple or deque of a node, the live one if there is one."""
     if node.kind == "tuple":
-        return tuple(decoding.items(node.items, list(current) if type(current) is tuple else [], path))
+        return decoding.tuple_of(tuple, decoding.items(node.items, list(current) if type(current) is tuple else [], path), current)
     target: Any = current if decoding.claim(current, CONTAINERS[node.kind]) else CONTAINERS[node.kind]()
     decoding.made[number] = target
     fill_sequence(decoding, target, node, path)

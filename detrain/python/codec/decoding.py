@@ -16,7 +16,7 @@ import numpy as np
 
 from detrain.base.array_memory import bounds_of, writing
 from detrain.base.digest import Array, digest_array
-from detrain.base.plain_types import is_iterator
+from detrain.base.plain_types import SCALARS, is_iterator
 from detrain.python.codec.baseline import Baseline
 from detrain.python.inspect.hooks import Hooks
 from detrain.python.inspect.names import (
@@ -103,6 +103,13 @@ class Decoding(ABC):
             return False
         self.claimed[id(current)] = current
         return True
+
+    def tuple_of(self, cls: type, values: list[object], current: object) -> tuple[object, ...]:
+        """Return a tuple of a class: the live one, if it has these very values and no other node has it."""
+        old = list(tuple.__iter__(current)) if isinstance(current, tuple) and type(current) is cls else []
+        if isinstance(current, tuple) and len(old) == len(values) and all(map(_are_same, old, values)) and self.claim(current, cls):
+            return current
+        return tuple.__new__(cls, values)
 
     def miss(self, path: str, what: str = "") -> None:
         """Name a place whose value could not be put back."""
@@ -246,3 +253,10 @@ class Decoding(ABC):
     @abstractmethod
     def are_alike(self, one: object, other: object) -> bool:
         """Return whether two values are data, and equal bit for bit."""
+
+
+def _are_same(one: object, other: object) -> bool:
+    """Return whether two values are one object, or plain ones that are equal bit for bit."""
+    if one is other or type(one) is not type(other) or type(one) not in SCALARS:
+        return one is other
+    return np.array(one).tobytes() == np.array(other).tobytes() if isinstance(one, float | complex) else one == other

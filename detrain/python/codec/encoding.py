@@ -136,6 +136,9 @@ class Encoding(ABC):
         """Names that were not bound when the loop was entered."""
         self.outputs = 0
         """How many objects around the current one only show or record the program's actions."""
+        self.drawn: tuple[set[int], dict[int, Any]] = set(), {}
+        """What objects that only show reach, as far as it has been read, and as far as it has been gone through for
+        state. Each part of a figure leads to all others, so that each is looked at once for all of them."""
         self.depth = 0
 
     def encode_loader(self, value: object, path: str) -> Item:

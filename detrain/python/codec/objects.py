@@ -360,7 +360,7 @@ def _decode_namedtuple(decoding: Decoding, _number: int, node: Node, current: An
     if cls is None or not issubclass(cls, tuple):
         decoding.miss(path, f"class {node.data!r} is not there")
         return current
-    return tuple.__new__(cls, values)
+    return decoding.tuple_of(cls, values, current)
 
 
 def note_told(encoding: Encoding) -> None:

@@ -26,7 +26,7 @@ from detrain.python.inspect.held import Steps
 from detrain.python.inspect.hooks import Hooks
 from detrain.python.inspect.names import is_library_class, is_own_class, is_user_class, type_name
 from detrain.python.inspect.object_graph import ABSENT, WITH_VARIABLES, Node, shown
-from detrain.python.inspect.output_only import is_output_only
+from detrain.python.inspect.output_only import is_output_only, only_shows
 from detrain.python.inspect.ownership import extends_library
 from detrain.python.inspect.progress import is_iterator_of_library, is_open_for_writing, place_of, position, stands_still, takes_in
 from detrain.python.process import filled_queues
@@ -86,7 +86,7 @@ def _encode_kept(encoding: Encoding, number: int, value: object, path: str, *, i
     """
     if encoding.collects:
         encoding.baseline.add(value, "" if encoding.is_unordered else path)
-        encoding.baseline.add_position(value, position(value))
+        encoding.baseline.add_position(value, _position(encoding, value))
         if not encoding.is_loader:
             encoding.hooks.follow(value)
     elif (pulled := encoding.hooks.pulled(value)) is not None and encoding.baseline.address(value):
@@ -167,7 +167,7 @@ def _note_moved(encoding: Encoding, number: int, value: object, path: str) -> st
     if encoding.are_loads_replayed and (filled := filled_queues.place(value, encoding.hooks.tensor)) is not None:
         encoding.moved.append(f"{shown(path)} ({type_name(value)})")
         return filled
-    now = position(value)
+    now = _position(encoding, value)
     if now is None and encoding.is_loader:
         encoding.moved.append(f"{shown(path)} ({type_name(value)})")
     elif now is None and encoding.are_loads_replayed and is_iterator_of_library(value):
@@ -189,6 +189,10 @@ def _note_moved(encoding: Encoding, number: int, value: object, path: str) -> st
     return None
 
 
+def _position(encoding: Encoding, value: object) -> object:
+    return position(value, encoding.drawn[0] if only_shows(value) else None)
+
+
 def note_inside(encoding: Encoding, value: object, path: str) -> bool:
     """Encode the objects below a library's object that are state by themselves: modules, optimizers, tensors, objects
     of the program.
@@ -200,7 +204,8 @@ def note_inside(encoding: Encoding, value: object, path: str) -> bool:
     address = None if encoding.finds_by_place else encoding.baseline.address(value)
     if encoding.is_loader or (address is None and not encoding.finds_by_place):
         return False
-    for steps, item in state_inside(value, functools.partial(_is_state_inside, encoding, encoding.hooks.unread())):
+    is_state = functools.partial(_is_state_inside, encoding, encoding.hooks.unread())
+    for steps, item in state_inside(value, is_state, encoding.drawn[1] if only_shows(value) else None):
         place = f"{path}{shown_steps(steps)}"
         is_training |= callable(getattr(type(item), "zero_grad", None))
         constant = encoding.hooks.tensor(item)
@@ -212,6 +217,9 @@ def note_inside(encoding: Encoding, value: object, path: str) -> bool:
         elif encoding.finds_by_place or encoding.baseline.has_inside(value, steps, held):
             if constant is None:
                 _note_stranger(encoding, value, Node("inside", [steps], [encoding.encode(item, place)], there=address), place)
+        elif constant is None and only_shows(value) and (known := encoding.baseline.place_of(item)) is not None:
+            # Another part of the figure led to it, or another way.
+            _note_stranger(encoding, value, Node("inside", [known[1]], [encoding.encode(item, place)], there=known[0]), place)
         else:
             _note_other(encoding, value, address, steps, item, place)
     return is_training

@@ -66,12 +66,12 @@ class Unreadable:
     """Stands for the unknown state of an object that cannot be read: equal only to itself."""
 
 
-def inside(value: object) -> object:
+def inside(value: object, seen: set[int] | None = None) -> object:
     """Return a digest of the numbers, texts and arrays that an object reaches, `Unreadable`, or None if the object is
     not of a library or has nothing to read.
 
     Objects of the program and of frameworks are captured or named by themselves: the digest of an object that reaches
-    them leaves them out.
+    them leaves them out. `seen`: identities of what others have read, which this one leaves out and adds to.
     """
     cls = type(value)
     top, is_own = module_of(cls).partition(".")[0], extends_library(cls)
@@ -87,7 +87,7 @@ def inside(value: object) -> object:
             told_of = told(value)
     if (not parts and told_of is None and _is_of_extension(value)) or _hides_where_it_is(value):
         return Unreadable()
-    return _read([*parts, *(told_of or ())], value, _parts_inside)
+    return _read([*parts, *(told_of or ())], value, _parts_inside, seen)
 
 
 def _of_apart(value: Any, top: str) -> object:
@@ -103,12 +103,16 @@ def _of_apart(value: Any, top: str) -> object:
     return _read([*([value.__wrapped__] if hasattr(value, "__wrapped__") else []), *_held(value)], value, parts)
 
 
-def _read(first: Sequence[Any], value: object, parts: Callable[[Any], Sequence[Any] | None]) -> object:
+def _read(
+    first: Sequence[Any], value: object, parts: Callable[[Any], Sequence[Any] | None], seen: set[int] | None = None
+) -> object:
     """Return a digest of the numbers, texts and arrays in `first`, and of those that its objects reach, `value` aside;
     None if `first` is empty. If `parts` returns None for an object, the result is `Unreadable`.
     """
     state = xxhash.xxh3_128()
-    left, seen = [*first], {id(value)}
+    seen = set() if seen is None else seen
+    left = [] if id(value) in seen else [*first]
+    seen.add(id(value))
     while left:
         item = left.pop()
         if isinstance(item, NUMBERS_AND_TEXTS):
@@ -134,9 +138,12 @@ def _parts_of_python(item: Any) -> Sequence[Any]:
     return [*([_tell(item)] if isinstance(item, io.IOBase) else []), *(_parts(item) if is_known else ())]
 
 
-def state_inside(value: object, is_state: Callable[[object], bool]) -> Iterator[tuple[Steps, object]]:
+def state_inside(
+    value: object, is_state: Callable[[object], bool], seen: dict[int, tuple[Steps, Any]] | None = None
+) -> Iterator[tuple[Steps, object]]:
     """Yield the objects that a library's object reaches and that are state by themselves, with the steps to them:
-    `inside` leaves them out, and perhaps no other name reaches them.
+    `inside` leaves them out, and perhaps no other name reaches them. `seen`: what others reach, which this one leaves
+    out and adds to.
     """
 
     found: set[int] = set()
@@ -149,7 +156,7 @@ def state_inside(value: object, is_state: Callable[[object], bool]) -> Iterator[
         return [((*steps, step), each) for step, each in _steps_from(item)] if is_open else []
 
     first: list[tuple[Steps, Any]] = [((), value)]
-    for steps, item in walk(first, below, lambda way: by_identity(way[1]), most=sys.maxsize):
+    for steps, item in walk(first, below, lambda way: by_identity(way[1]), most=sys.maxsize, seen=seen):
         if item is not value and not isinstance(item, NUMBERS_AND_TEXTS) and is_state(item):
             found.add(id(item))
             yield steps, item

@@ -33,14 +33,16 @@ def walk(
     *,
     is_wide: bool = False,
     most: int = _MOST,
+    seen: dict[int, E] | None = None,
 ) -> Iterator[E]:
     """Yield things and the things below them, each thing once, until `most` have been yielded.
 
     `number` returns the identity of a thing; a thing with None is yielded each time it is met, and does not count. Each
     thing comes before those below it, and `below` is called for it only when the next thing is wanted. The walk goes
-    depth first, or breadth first with `is_wide`.
+    depth first, or breadth first with `is_wide`. `seen`: the things of earlier walks, which this one leaves out
+    and adds to.
     """
-    seen: dict[int, E] = {}  # keeps things alive, so that no other thing gets the same number
+    seen = {} if seen is None else seen  # keeps things alive, so that no other thing gets the same number
     left = collections.deque(first)
     while left and len(seen) < most:
         thing = left.popleft()

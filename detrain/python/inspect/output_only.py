@@ -24,6 +24,11 @@ def is_output_only(value: Any) -> bool:
     return output if output is not None else _is_reader(value)
 
 
+def only_shows(value: object) -> bool:
+    """Return whether an object only shows or records the program's work: a figure and all that is drawn in it."""
+    return _said_of(type(value)) is True
+
+
 def only_reads(value: object) -> bool:
     """Return whether an object is no output, but may be a reader: a program opens it anew if it is missing."""
     return _said_of(type(value)) is None

@@ -160,10 +160,10 @@ def iterators_in(values: collections.abc.Iterable[object]) -> collections.abc.It
             yield value.iterator if type(value) is PassedOn else value
 
 
-def position(value: Any) -> object:
+def position(value: Any, seen: set[int] | None = None) -> object:
     """Return the position of an object, to be compared for equality, or None if it has no position.
 
-    No item is drawn from the object.
+    No item is drawn from the object. `seen`: as in `inside`.
     """
     module = module_of(foreign_base(type(value)))
     known = next((tell for kinds, tell in _POSITIONS if isinstance(value, kinds)), None)
@@ -189,7 +189,7 @@ def position(value: Any) -> object:
         return content(value)
     if module.partition(".")[0] in _UNREAD:
         return None
-    found = inside(value)
+    found = inside(value, seen)
     return of_python(value) if found is None else found
 
 
