@@ -74,9 +74,9 @@ def program_named() -> Any:
 def sites() -> list[Site]:
     instruments = begin([PROFILE])
     program = program_named()
-    found: list[Site] = []
-    program.run(program.compiled(0, 1), instruments.begin_step, lambda: found.extend(instruments.sites()))
-    return found
+    instruments.begin_step()
+    program.compiled(0, 1)(*program.given())
+    return list(instruments.sites())
 
 
 def faults(known: list[Site], every: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -67,10 +66,3 @@ def compiled(*given_away: int) -> Any:
         return optax.apply_updates(params, updates), state, loss
 
     return jax.jit(train_step, donate_argnums=given_away)
-
-
-def run(step: Any, arm: Callable[[], None], disarm: Callable[[], None]) -> None:
-    """Do a step."""
-    arm()
-    step(*given())
-    disarm()
