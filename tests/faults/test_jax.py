@@ -49,7 +49,7 @@ def test_each_site_fires_where_it_says(most: int, parts: int) -> None:
     ("program", "layers"),
     [
         ("jax_recurrent", {"RNN.GRUCell.dense_i", "RNN.GRUCell.dense_h", "RNN.cell.scan_fn.cell.hi"}),
-        ("jax_attention", {"self.words", "self.attention", "self.behind", "self.wide"}),
+        ("jax_attention", {"self.words", "self.attention.query", "self.behind", "self.wide"}),
         ("jax_residual", {"Residual.Conv_0", "Residual.BatchNorm_1", "Residual.Dense_0"}),
     ],
 )

@@ -245,11 +245,11 @@ def _scoped(call: Any, root: type) -> Any:
 
 
 def _name(layer: Any, root: type) -> str:
-    """Return the name that leads to a layer from the program's outermost frame with such a name, or from the layer that
-    calls it (a cell that a library runs in a loop is a copy); else its class's.
+    """Return the name that leads to a layer from the layer that calls it, in whose scope it runs, or from the program's
+    outermost frame with such a name; else its class's (a cell that a library runs in a loop is a copy).
     """
-    frames = [frame.f_locals.items() for frame in user_frames(sys._getframe())[::-1]]
-    for names in (*frames, *(_below(("", each), root) for each in _running[-1:])):
+    frames = (frame.f_locals.items() for frame in user_frames(sys._getframe())[::-1])
+    for names in (*(_below(("", each), root) for each in _running[-1:]), *frames):
         held = [(name.lstrip("."), value) for name, value in names if isinstance(value, root)]
         for name, value in walk(held, functools.partial(_below, root=root), lambda at: id(at[1]), most=_MOST):
             if value is layer:
