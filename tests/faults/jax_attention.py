@@ -11,7 +11,7 @@ import optax
 from flax import nnx
 
 OPTIMIZER = optax.sgd(1e-2, momentum=0.9)
-"""Without a clip by the global norm: as for AdamW, XLA divides by one number for all elements otherwise if it sees it."""
+"""Without a clip by the global norm: as for AdamW, XLA divides by one number otherwise if it sees that."""
 ROWS, TURNS, FEATURES = 3, 4, 8
 
 

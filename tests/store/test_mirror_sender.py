@@ -279,6 +279,7 @@ def test_a_sender_whose_run_is_killed_ends_though_its_server_does_not_answer(
     assert not sends.is_alive()
     silent.stop()
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{s3_server.port}")
+    monkeypatch.setattr(remotes, "_ANSWER_S", 60.0)
     assert len(state_names(Remote(s3_server.url, "train"))) == answers
 
 
