@@ -104,8 +104,8 @@ class _Back:
         return self._is_inside(node.lineno, node.col_offset)
 
     def ends_new(self, node: Any) -> bool:
-        """Return whether a node ends inside of an insertion, and does not begin there."""
-        return self._is_inside(node.end_lineno, node.end_col_offset) and not self.is_new(node)
+        """Return whether a node ends inside of an insertion, and not right before it, and does not begin there."""
+        return self._is_inside(node.end_lineno, node.end_col_offset - 1) and not self.is_new(node)
 
     def _is_inside(self, line: int, column: int) -> bool:
         offset = self._edited_lines[line - 1][0] + column

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detrain.base.structure import Loop, Nest
 from detrain.instrument.rewriter import edits_for
 from detrain.instrument.text_edits import apply, compile_edited, decode_source
 from tests.instrument.loop_programs import FILE, LoopProgram, execute, loop_programs
@@ -56,6 +57,16 @@ def test_every_position_of_the_plain_code_is_one_of_the_edited_code(program: Loo
     edited = positions(compile_edited(program.data, edits, FILE))
 
     assert positions(compile(program.data, FILE, "exec", dont_inherit=True)) <= edited
+
+
+def test_a_call_at_the_end_of_a_file_without_a_line_end_keeps_its_positions() -> None:
+    """A probe follows it at once: the call ended where its argument does."""
+    source = b"done = 0\nwhile done < 2:\n    done += 1\n    for _ in range(2): print(done)\nelse: print('else')"
+    nest = Nest(Loop(FILE, 4, 4, "for"), Loop(FILE, 2, 0, "while"))
+
+    edited = positions(compile_edited(source, edits_for(source, [nest], FILE), FILE))
+
+    assert positions(compile(source, FILE, "exec", dont_inherit=True)) <= edited
 
 
 @given(loop_programs())
