@@ -21,7 +21,7 @@ from detrain.base import messages
 from detrain.base.compiled_sources import tree_of
 from detrain.base.config import Config
 from detrain.base.structure import Loop, Structure, loop_nodes, write_info
-from detrain.python.inspect.frames import count_as_program, is_user_file, outwards
+from detrain.python.inspect.frames import installed_package, is_user_file, outwards
 from detrain.python.inspect.named import main_module
 from detrain.python.inspect.names import FRAMEWORKS
 from detrain.python.outside.clock_and_entropy import now
@@ -83,15 +83,14 @@ class Confirmation:
             self._look_in_library()
 
     def _look_in_library(self) -> None:
-        """Have the loops of the library that trains looked for, too, as the program's own: once, while they can still
-        get probes. Else warn.
+        """Have the loops of the library that trains looked for, too: once, while they can still get probes; else warn.
+        The run that begins again counts the library as a part of the program.
         """
         file, place = _library_loop()
         if file and self._stray_updates == _MANY and self.may_start_again and not self._has_checkpoint():
             assert self._stray is not None
             self._stray.stop()
-            count_as_program(file)
-            self._stray = UpdateObserver(self._look)
+            self._stray = UpdateObserver(self._look, library=installed_package(file))
         elif self._stray_updates == _MANY or self.may_start_again:
             messages.warn(
                 f"weights have been updated {self._stray_updates} times, in no loop of the program's own ({place}, which has no "

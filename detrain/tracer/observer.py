@@ -21,7 +21,7 @@ from detrain.instrument.find_loops import epoch_loop_among, observed_nest
 from detrain.instrument.fit_calls import described
 from detrain.instrument.loop_positions import SourcePosition, body_lines, position, read_source, real_path
 from detrain.instrument.syntax import counting_names
-from detrain.python.inspect.frames import is_user_file, names_of, outwards
+from detrain.python.inspect.frames import is_of_package, is_user_file, names_of, outwards
 from detrain.python.inspect.tracing import is_traced
 from detrain.tracer.dataset_sizes import sizes_in
 from detrain.tracer.events import LoopLines, MarkWatcher, loop_watcher
@@ -97,11 +97,17 @@ class UpdateObserver:
     """Takes updates from a framework, and turns of loops from a watcher. It calls `on_news` after updates."""
 
     def __init__(
-        self, on_news: Callable[[UpdateObserver], None], marks: Sequence[LoopKey] = (), *, asks_sizes: bool = False
+        self,
+        on_news: Callable[[UpdateObserver], None],
+        marks: Sequence[LoopKey] = (),
+        *,
+        asks_sizes: bool = False,
+        library: str = "",
     ) -> None:
         """`marks`: the loops that carry marks, by number; `asks_sizes`: whether objects of the program are asked for
-        their sizes, which runs code of theirs.
+        their sizes, which runs code of theirs; `library`: an installed package that is watched as the program is.
         """
+        self._library = library
         self._on_news, self._asks_sizes = on_news, asks_sizes
         self._inference = Inference()
         self._watcher = loop_watcher(self._reached, self._entered, marks)
@@ -199,7 +205,8 @@ class UpdateObserver:
         """Return a code object's owner, and remember it by the address, as hashing a code object takes microseconds."""
         is_fit = code.co_name == "fit" and _KERAS_FIT in code.co_filename
         is_entry = code.co_name == "_run" and code.co_filename.endswith(_LAUNCH)
-        is_users = is_user_file(code.co_filename) or runs_training(code.co_filename, code.co_qualname)
+        file = code.co_filename
+        is_users = is_user_file(file) or runs_training(file, code.co_qualname) or is_of_package(file, self._library)
         kind = _USERS if is_users else _FIT if is_fit else _ENTRY if is_entry else _OTHERS
         self._kinds[id(code)] = kind
         self._codes.append(code)

@@ -458,6 +458,34 @@ def test_loops_of_a_library_that_no_table_names_get_probes(
     assert "resuming program at" in last.err
 
 
+THEN_ITS_OWN = (
+    OF_TORCH
+    + """
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for epoch in range(3):
+    for number in range(4):
+        loss = (model(torch.randn(8, 3)) - 1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        die(f"own {epoch}:{number}")
+    print(epoch, loss.item(), flush=True)
+print([float(each.sum()) for each in model.parameters()])
+"""
+)
+
+
+@pytest.mark.slow
+def test_loops_of_a_library_and_the_programs_own_get_probes(tmp_path: Path, torch_server: Server) -> None:
+    """Code between the loops runs again, and prints what it printed."""
+    path, text = library(tmp_path, ENGINE), DIE(THEN_ITS_OWN)
+
+    whole, _died, last = compared(torch_server, tmp_path, text, at=["3:5", "own 0:3", "own 2:1"], every="2b", **path)
+
+    assert set(last.out.splitlines()) <= set(whole.out.splitlines())
+    assert "resuming program at 1/2:" in last.err
+
+
 STEPS = {
     "tensorflow": """
 import keras, numpy as np, tensorflow as tf

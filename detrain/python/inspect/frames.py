@@ -91,22 +91,25 @@ def set_program(entry: str, loops: Iterable[str] = ()) -> None:
     """Set the program's entry, and the files of its training loops. What of these is installed among libraries (`-m
     PACKAGE.MODULE`; a library that trains for the program) counts as the user's, with its package, or as one file.
     """
-    path = os.path.realpath(entry)
-    _entry[:] = [os.path.dirname(path)]
-    _program.clear()
-    for each in (path, *loops):
-        count_as_program(each)
-
-
-def count_as_program(file: str) -> None:
-    """Count the package of a file as the user's, or the file itself, if it is installed among libraries."""
-    path = os.path.realpath(file)
+    _entry[:] = [os.path.dirname(os.path.realpath(entry))]
     _library_around.cache_clear()
-    library = _library_around(os.path.dirname(path), tuple(sys.path))
-    if library:
-        _program.append(library + path.removeprefix(library).partition("/")[0])
+    _program[:] = filter(None, map(installed_package, (entry, *loops)))
     is_user_file.cache_clear()
     _is_user_folder.cache_clear()
+
+
+def installed_package(file: str) -> str:
+    """Return the folder of the package of a file, or the file itself, if it is installed among libraries; else an empty
+    text.
+    """
+    path = os.path.realpath(file)
+    library = _library_around(os.path.dirname(path), tuple(sys.path))
+    return library + path.removeprefix(library).partition("/")[0] if library else ""
+
+
+def is_of_package(file: str, package: str) -> bool:
+    """Return whether a file lies in an installed package, or is it."""
+    return bool(package) and _is_at(os.path.realpath(file), package)
 
 
 _notebook: list[str] = []
