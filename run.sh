@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # ./run.sh            install into .venv if need be, and run the main job on the bundled digits example
 # ./run.sh torch      the same with PyTorch, in an environment without TensorFlow (.venv-torch)
+# ./run.sh jax        the same with JAX, over eight devices (.venv-jax)
 # ./run.sh test       run the test suite (more arguments go to pytest; --slow adds the long suites)
 # ./run.sh docs       build the documentation into build/site; a warning is an error
 # ./run.sh release X.Y.Z   set the version, date the changelog, build wheel and source into dist/
@@ -12,7 +13,7 @@ venv=${DETRAIN_VENV:-$here/.venv}
 
 install() {  # EXTRAS [REQUIREMENT…]: once for each state of pyproject.toml
   local size="TensorFlow is"
-  case $1 in torch*) size="PyTorch is" ;; esac
+  case $1 in torch*) size="PyTorch is" ;; jax*) size="JAX is" ;; esac
   local stamp="$venv/.detrain-$1"
   if [ ! -x "$venv/bin/python" ]; then
     echo "making $venv" >&2
@@ -44,19 +45,17 @@ case "${1:-}" in
     install tensorflow,examples,test,docs
     exec "$venv/bin/python" "$here/release.py" "${@:2}"
     ;;
-  "" | torch)
-    program=train.py
-    folder=ckpt
+  "" | torch | jax)
+    program=(train.py)
     extras=(tensorflow,examples)
-    if [ "${1:-}" = torch ]; then
-      program=torch_train.py
-      folder=ckpt-torch
-      extras=(torch,examples torch==2.13.0)  # the version that the tests use
-      venv=${DETRAIN_VENV:-$here/.venv-torch}
-    fi
+    case "${1:-}" in  # the versions that the tests use
+      torch) program=(torch_train.py) extras=(torch,examples torch==2.13.0) ;;
+      jax) program=(jax_train.py --devices 8) extras=(jax,examples jax==0.10.2) ;;
+    esac
+    venv=${DETRAIN_VENV:-$here/.venv${1:+-$1}}
     install "${extras[@]}"
-    home=${CKPT_DIR:-$here/$folder}
-    "$venv/bin/detrain" run --ckpt "$home" "$here/examples/digits/$program"
+    home=${CKPT_DIR:-$here/ckpt${1:+-$1}}
+    "$venv/bin/detrain" run --ckpt "$home" "$here/examples/digits/${program[0]}" "${program[@]:1}"
     echo
     "$venv/bin/detrain" ckpt ls "$home"
     echo

@@ -24,7 +24,9 @@ import release
 from detrain.base import VERSION
 
 ROOT = Path(__file__).resolve().parents[1]
-LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", "build", "dist", "ckpt-torch", "*.egg-info", "__pycache__", ".*_cache", "*.h5")
+LEFT_OUT = shutil.ignore_patterns(
+    ".git", ".venv*", "build", "dist", "ckpt-torch", "ckpt-jax", "*.egg-info", "__pycache__", ".*_cache", "*.h5"
+)
 
 USER = """
 from detrain import DetrainError, batch_loop, epoch_loop, guard_run, record_batch, record_epoch

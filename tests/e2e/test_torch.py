@@ -21,7 +21,7 @@ from tests.e2e.random_kills import assert_ends_as_if_never_killed
 from tests.e2e.runs import after_deaths, compared, library, ran
 from tests.programs_marks import TORCH
 
-FAST = ("body_draws", "gan", "reused_name", "trainer_class")
+FAST = ("body_draws", "gan", "report_scripted", "reused_name", "trainer_class")
 """The programs that the fast lane kills, at one choice of cuts."""
 
 
@@ -760,3 +760,61 @@ def test_gradients_go_back_through_what_was_computed_before_the_loop(at: str, to
     _whole, _died, resumed = compared(torch_server, tmp_path, BEFORE_THE_LOOP, at=at, every="2b")
 
     assert "warning" not in resumed.err
+
+
+CODED = """
+import torch
+class Coded(torch.Tensor):
+    @staticmethod
+    def __new__(cls, codes, scale):
+        return torch.Tensor._make_wrapper_subclass(cls, codes.shape, dtype=scale.dtype)
+    def __init__(self, codes, scale):
+        self.codes, self.scale = codes, scale
+    def __tensor_flatten__(self):
+        return ["codes", "scale"], None
+    @classmethod
+    def __tensor_unflatten__(cls, held, _context, _size=None, _stride=None):
+        return cls(held["codes"], held["scale"])
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten.detach.default:
+            return cls(args[0].codes, args[0].scale)
+        raise NotImplementedError(function)
+    def plain(self):
+        return self.codes * self.scale
+class Momentum(torch.optim.Optimizer):
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for each in group["params"]:
+                held = self.state[each]
+                moved = each.grad + 0.9 * held["moment"].plain() if held else each.grad
+                scale = moved.abs().max() / 127
+                held["moment"] = Coded((moved / scale).round().to(torch.int8), scale)
+                each -= group["lr"] * held["moment"].plain()
+"""
+WITH_CODED_STATE = """
+import torch
+from coded import Momentum
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 3)
+optimizer = Momentum(model.parameters(), 0.05)
+for epoch in range(3):
+    for step in range(4):
+        optimizer.zero_grad()
+        (model(torch.randn(8, 4)) - 1).square().mean().backward()
+        optimizer.step()
+        die(f"{epoch}:{step}")
+    print(epoch, float(model.weight.detach().sum()), flush=True)
+"""
+
+
+def test_wrappers_of_tensors_that_a_librarys_optimizer_makes_in_the_loop_come_back(tmp_path: Path, torch_server: Server) -> None:
+    """Each resume was refused, and no warning had said so: only classes of the program were found again."""
+    path = library(tmp_path, {"coded.py": CODED})
+
+    _whole, _died, last = compared(torch_server, tmp_path, DIE(WITH_CODED_STATE), at=["0:2", "2:1"], every="1b", **path)
+
+    assert "resuming program at 2:1" in last.err
